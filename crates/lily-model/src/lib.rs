@@ -1,0 +1,23 @@
+//! The model, named by no device: configuration, checkpoint, weights, and the one forward pass.
+//!
+//! Start with [`forward`]: the whole model on one page, written over the trait of fused steps in
+//! [`steps`]. A device (CPU, Metal, CUDA, simulator) implements those steps; [`runner`] joins the two
+//! into what the engine drives.
+
+pub mod batch;
+pub mod checkpoint;
+pub mod config;
+pub mod error;
+pub mod forward;
+pub mod runner;
+pub mod select;
+pub mod steps;
+pub mod weights;
+
+pub use batch::{Batch, Logits, PAGE_TOKENS, Page, Slot, Span};
+pub use config::{LayerKind, ModelConfig};
+pub use error::ModelError;
+pub use runner::{Capacity, Device, Runner, StateCopy};
+pub use select::{Selection, select_token};
+pub use steps::{Activations, NormSite, Steps};
+pub use weights::{Experts, LayerWeights, Matrix, MatrixData, Weights};

@@ -1,0 +1,108 @@
+//! What the engine drives: the forward pass on one device, with its state slots and KV pages.
+
+use crate::batch::{Batch, PAGE_TOKENS, Page, Slot};
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+use crate::forward::forward;
+use crate::select::Selection;
+use crate::steps::{Activations, Steps};
+
+/// What the device allocated at load. Nothing is allocated per request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Recurrent-state slots: sequences that can be in flight.
+    pub slots: usize,
+    /// KV pages, shared by all sequences.
+    pub pages: usize,
+    /// Rows of the largest pass: the prefill chunk.
+    pub rows: usize,
+    /// Rows of the largest pass that may ask for logits.
+    pub logit_rows: usize,
+}
+
+/// A copy of one slot's recurrent state, outside the arena: what the state cache keeps. Opaque bytes in
+/// the device's own layout; valid for the same model and device kind only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateCopy(pub Box<[u8]>);
+
+/// A device around its steps: state slots, KV pages, the result of a pass.
+pub trait Device: Steps + Send {
+    /// For logs and `/health`, such as `cpu (avx512, 2 threads)`.
+    fn name(&self) -> String;
+    fn capacity(&self) -> Capacity;
+    /// Completes the staged and recorded pass: afterwards its logits can be read.
+    fn finish(&mut self) -> Result<(), ModelError>;
+    /// Logits of the last finished pass, `[vocab]`; `row` counts the batch's logit rows.
+    fn logits(&self, row: usize) -> &[f32];
+    /// Chooses one token for each logit row of the last pass, in order.
+    fn select(&mut self, selections: &[Selection]) -> Result<Vec<u32>, ModelError>;
+    /// Zeroes a slot: the state before the first token.
+    fn state_clear(&mut self, slot: Slot);
+    fn state_save(&self, slot: Slot) -> StateCopy;
+    fn state_load(&mut self, slot: Slot, copy: &StateCopy) -> Result<(), ModelError>;
+    /// Bytes that one [`StateCopy`] takes.
+    fn state_bytes(&self) -> usize;
+    /// A page's keys and values in all attention layers, for the disk tier and for tests.
+    fn page_save(&self, page: Page) -> Box<[u8]>;
+    fn page_load(&mut self, page: Page, bytes: &[u8]) -> Result<(), ModelError>;
+    /// Copies a page that is about to be written while others still read it.
+    fn page_copy(&mut self, from: Page, to: Page);
+}
+
+/// A model on a device.
+pub struct Runner<D: Device> {
+    pub config: ModelConfig,
+    pub device: D,
+    buffers: Activations<D::Buffer>,
+}
+
+impl<D: Device> Runner<D> {
+    pub fn new(config: ModelConfig, mut device: D) -> Result<Self, ModelError> {
+        let buffers = device.activations()?;
+        Ok(Runner { config, device, buffers })
+    }
+
+    /// Runs one batch to the end. Refuses a batch that is out of range without touching any state.
+    pub fn run(&mut self, batch: &Batch<'_>) -> Result<(), ModelError> {
+        self.check(batch)?;
+        self.device.stage(batch);
+        forward(&self.config, &mut self.device, &mut self.buffers, batch.rows());
+        self.device.finish()
+    }
+
+    fn check(&self, batch: &Batch<'_>) -> Result<(), ModelError> {
+        let capacity = self.device.capacity();
+        let refuse = |what: String| Err(ModelError::Batch(what));
+        if batch.rows() > capacity.rows || batch.logit_rows().len() > capacity.logit_rows {
+            return refuse(format!(
+                "{} rows, {} with logits; the device has room for {} and {}",
+                batch.rows(), batch.logit_rows().len(), capacity.rows, capacity.logit_rows
+            ));
+        }
+        for (at, span) in batch.spans.iter().enumerate() {
+            let end = span.start + span.tokens.len();
+            if span.tokens.is_empty() {
+                return refuse(format!("span {at} has no tokens"));
+            }
+            if span.slot.0 as usize >= capacity.slots {
+                return refuse(format!("span {at} names slot {}; there are {}", span.slot.0, capacity.slots));
+            }
+            if batch.spans[..at].iter().any(|other| other.slot == span.slot) {
+                return refuse(format!("span {at} names slot {}, which another span of the batch owns", span.slot.0));
+            }
+            if span.pages.len() * PAGE_TOKENS < end {
+                return refuse(format!("span {at} ends at position {end}; its {} pages hold {}", span.pages.len(), span.pages.len() * PAGE_TOKENS));
+            }
+            if let Some(page) = span.pages.iter().find(|page| page.0 as usize >= capacity.pages) {
+                return refuse(format!("span {at} names page {}; there are {}", page.0, capacity.pages));
+            }
+            if end > self.config.context_max {
+                return refuse(format!("span {at} ends at position {end}; the model's context is {}", self.config.context_max));
+            }
+            if let Some(token) = span.tokens.iter().find(|&&token| token as usize >= self.config.vocab) {
+                return refuse(format!("token {token} in span {at}; the vocabulary has {}", self.config.vocab));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! A conversation, as the chat template sees it.
+
+use serde_json::{Map, Value};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    System,
+    User,
+    Assistant,
+    Tool,
+}
+
+/// One message, already freed of any API's spelling.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    pub role: Role,
+    pub content: String,
+    /// An assistant's thinking, without the tags.
+    pub reasoning: Option<String>,
+    /// An assistant's tool calls.
+    pub tool_calls: Vec<ToolCall>,
+    /// A tool message: the call that it answers.
+    pub tool_call_id: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolCall {
+    pub id: String,
+    pub name: String,
+    /// A mapping where the client's string parsed as one; broken strings become an empty mapping.
+    pub arguments: Map<String, Value>,
+}
+
+/// A function that the model may call; `parameters` is its JSON schema.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    pub name: String,
+    pub description: Option<String>,
+    pub parameters: Option<Value>,
+    /// The tool as the client sent it: what the template prints.
+    pub source: Value,
+}
+
+/// Switches of the chat format.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChatOptions {
+    pub thinking: bool,
+    /// Keep the thinking of older assistant turns.
+    pub preserve_thinking: bool,
+    /// End with the assistant's header, ready to generate; off only for tests and boundaries.
+    pub generation_prompt: bool,
+    /// Further `chat_template_kwargs`, handed through.
+    pub extra: Map<String, Value>,
+}
+
+/// A rendered prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prompt {
+    pub text: String,
+    pub tokens: Vec<u32>,
+    /// Whether the model starts inside a think block: the state that the output parser begins in.
+    pub in_thinking: bool,
+    /// Token positions of message boundaries before the generation prefix, ascending: where the state is worth keeping.
+    pub boundaries: Vec<usize>,
+}
