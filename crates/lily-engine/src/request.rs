@@ -101,7 +101,7 @@ pub struct Usage {
 }
 
 /// What a [`crate::Generation`] reports, in order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Event {
     /// The request has a slot; prefill begins after `cached_tokens`.
     Started { cached_tokens: usize },
