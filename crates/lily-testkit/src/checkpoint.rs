@@ -13,8 +13,7 @@ use safetensors::{Dtype, SafeTensors};
 use crate::TestkitError;
 use crate::error::read_file;
 use crate::reference::{
-    Affine, AttentionWeights, DeltaWeights, Expert, LayerWeights, Matrix, MixerKind, MixerWeights, Model, ModelDims,
-    MoeWeights, dequantise,
+    Affine, AttentionWeights, DeltaWeights, Expert, LayerWeights, Matrix, MixerKind, MixerWeights, Model, ModelDims, MoeWeights, dequantise,
 };
 
 /// Loads every text tensor of the checkpoint in `directory` (config.json beside one or several `*.safetensors`).
@@ -38,9 +37,7 @@ fn load_layer(tensors: &Tensors, index: usize, dims: &ModelDims) -> Result<Layer
     let at = format!("layers.{index}");
     let mixer = match dims.mixers[index] {
         MixerKind::Delta => MixerWeights::Delta(Box::new(load_delta(tensors, &format!("{at}.linear_attn"), dims)?)),
-        MixerKind::Attention => {
-            MixerWeights::Attention(Box::new(load_attention(tensors, &format!("{at}.self_attn"), dims)?))
-        }
+        MixerKind::Attention => MixerWeights::Attention(Box::new(load_attention(tensors, &format!("{at}.self_attn"), dims)?)),
     };
     Ok(LayerWeights {
         input_norm: tensors.gain(&format!("{at}.input_layernorm.weight"), dims.hidden)?,
@@ -114,8 +111,7 @@ fn load_experts(tensors: &Tensors, at: &str, dims: &ModelDims) -> Result<Vec<Exp
     }
     let gate = tensors.matrix(&format!("{at}.switch_mlp.gate_proj"), count * width, hidden)?;
     let up = tensors.matrix(&format!("{at}.switch_mlp.up_proj"), count * width, hidden)?;
-    let expert =
-        |e: usize| Expert { gate: rows(&gate, e * width, width), up: rows(&up, e * width, width), down: down(e) };
+    let expert = |e: usize| Expert { gate: rows(&gate, e * width, width), up: rows(&up, e * width, width), down: down(e) };
     Ok((0..count).map(expert).collect())
 }
 
@@ -134,16 +130,14 @@ struct Tensors {
 
 impl Tensors {
     fn read(directory: &Path) -> Result<Self, TestkitError> {
-        let listing =
-            std::fs::read_dir(directory).map_err(|source| TestkitError::Io { path: directory.to_owned(), source })?;
+        let listing = std::fs::read_dir(directory).map_err(|source| TestkitError::Io { path: directory.to_owned(), source })?;
         let mut map = HashMap::new();
         for path in listing.flatten().map(|entry| entry.path()) {
             if path.extension().is_none_or(|e| e != "safetensors") {
                 continue;
             }
             let file = read_file(&path)?;
-            let parsed = SafeTensors::deserialize(&file)
-                .map_err(|e| TestkitError::content(path.display().to_string(), e.to_string()))?;
+            let parsed = SafeTensors::deserialize(&file).map_err(|e| TestkitError::content(path.display().to_string(), e.to_string()))?;
             for (name, view) in parsed.iter() {
                 if let Some(name) = plain_name(name) {
                     let (dtype, shape, bytes) = (view.dtype(), view.shape().to_vec(), view.data().to_vec());
