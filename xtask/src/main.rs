@@ -1,3 +1,49 @@
-//! Developer tasks: `cargo xtask check` is what CI runs.
+//! Developer tasks. `cargo xtask check` is what CI runs after the tests.
 
-fn main() {}
+mod shell;
+mod tidy;
+
+use anyhow::bail;
+use shell::cargo;
+
+const HELP: &str = "\
+cargo xtask check     format, lints with warnings denied, docs, tidy: what CI runs after the tests
+cargo xtask fmt       formatting only
+cargo xtask lint      clippy with warnings denied
+cargo xtask doc       public documentation, warnings denied
+cargo xtask tidy      house rules: file sizes, module docs, forbidden words
+cargo xtask sdk       real clients (Python) against a running `lily serve`";
+
+fn main() -> anyhow::Result<()> {
+    let task = std::env::args().nth(1).unwrap_or_default();
+    match task.as_str() {
+        "check" => {
+            fmt()?;
+            tidy::tidy()?;
+            lint()?;
+            doc()
+        }
+        "fmt" => fmt(),
+        "lint" => lint(),
+        "doc" => doc(),
+        "tidy" => tidy::tidy(),
+        "sdk" => shell::run("python3", &["tools/sdk_tests/run.py", "--serve"], &[]),
+        "" | "help" | "--help" => {
+            println!("{HELP}");
+            Ok(())
+        }
+        other => bail!("unknown task {other}\n\n{HELP}"),
+    }
+}
+
+fn fmt() -> anyhow::Result<()> {
+    cargo(&["fmt", "--all", "--check"], &[])
+}
+
+fn lint() -> anyhow::Result<()> {
+    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
+}
+
+fn doc() -> anyhow::Result<()> {
+    cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
+}
