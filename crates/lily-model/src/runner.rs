@@ -76,7 +76,10 @@ impl<D: Device> Runner<D> {
         if batch.rows() > capacity.rows || batch.logit_rows().len() > capacity.logit_rows {
             return refuse(format!(
                 "{} rows, {} with logits; the device has room for {} and {}",
-                batch.rows(), batch.logit_rows().len(), capacity.rows, capacity.logit_rows
+                batch.rows(),
+                batch.logit_rows().len(),
+                capacity.rows,
+                capacity.logit_rows
             ));
         }
         for (at, span) in batch.spans.iter().enumerate() {
@@ -91,7 +94,11 @@ impl<D: Device> Runner<D> {
                 return refuse(format!("span {at} names slot {}, which another span of the batch owns", span.slot.0));
             }
             if span.pages.len() * PAGE_TOKENS < end {
-                return refuse(format!("span {at} ends at position {end}; its {} pages hold {}", span.pages.len(), span.pages.len() * PAGE_TOKENS));
+                return refuse(format!(
+                    "span {at} ends at position {end}; its {} pages hold {}",
+                    span.pages.len(),
+                    span.pages.len() * PAGE_TOKENS
+                ));
             }
             if let Some(page) = span.pages.iter().find(|page| page.0 as usize >= capacity.pages) {
                 return refuse(format!("span {at} names page {}; there are {}", page.0, capacity.pages));

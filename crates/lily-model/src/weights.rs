@@ -1,7 +1,7 @@
 //! The weights, by name and shape: what the checkpoint's tensors mean.
 //!
 //! Matrices stay as the file has them (4- or 8-bit groups, or plain floats), memory-mapped; vectors are
-//! small and become f32. Every tensor is checked here, once, against the configuration.
+//! small and become f32. [`Weights::load`] checks every tensor, once, against the configuration.
 
 use crate::checkpoint::{Bytes, Dtype};
 
@@ -119,4 +119,6 @@ pub struct Weights {
     pub norm: Vec<f32>,
     /// `[vocab, hidden]`
     pub head: Matrix,
+    /// Tensors of the checkpoint that no step uses, by name: vision, multi-token prediction.
+    pub ignored: Vec<String>,
 }
