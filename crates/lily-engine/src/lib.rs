@@ -1,11 +1,19 @@
-//! Sessions, scheduling and sampling over one model on one device; speaks tokens, never text.
+//! Sessions, scheduling, state cache and sampling over one model on one device; speaks tokens, never text.
 //!
 //! Start with [`Engine::submit`]: a request enters the fair queue of the engine's own thread, and a
-//! [`Generation`] hears what becomes of it. Dropping the generation cancels it.
+//! [`Generation`] hears what becomes of it. Dropping the generation cancels it. The thread's life is
+//! the scheduler: each of its passes is one batch of the model.
 
+mod engine;
+mod generation;
+mod inbox;
 mod request;
+mod stats;
 
+pub use engine::Engine;
+pub use generation::Generation;
 pub use request::{Constraint, Event, Finish, Logprobs, Request, Sampling, Usage};
+pub use stats::{CacheStats, Stats};
 
 /// Why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -16,10 +24,19 @@ pub enum EngineError {
     PromptTooLong { prompt: usize, context: usize },
     #[error("token {token} in the prompt; the vocabulary has {vocab}")]
     UnknownToken { token: u32, vocab: usize },
+    /// A sampling parameter that has no meaning.
+    #[error("{field}: expected {expected}, found {found}")]
+    Sampling { field: &'static str, expected: String, found: String },
     #[error("the queue is full: {waiting} requests are waiting")]
     QueueFull { waiting: usize },
     #[error("the engine is shutting down")]
     ShuttingDown,
+    /// A constraint that left the engine without a token to choose.
+    #[error("constraint: {0}")]
+    Constraint(String),
+    /// The engine's thread ended by a bug; it must be started anew.
+    #[error("the engine stopped unexpectedly")]
+    Stopped,
     #[error(transparent)]
     Model(#[from] lily_model::ModelError),
 }
@@ -27,55 +44,22 @@ pub enum EngineError {
 /// How the engine is set up.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Positions a sequence may have; at most the model's.
+    /// Positions a sequence may have; at most the model's and what the device's pages hold.
     pub context: usize,
-    /// Requests that may wait.
+    /// Requests that may wait while all slots are taken.
     pub queue_max: usize,
-    /// Rows of one prefill chunk.
+    /// Rows of one prefill chunk; at most the device's.
     pub chunk: usize,
+    /// Rows of one prefill chunk while other sequences wait for their next token.
+    pub chunk_shared: usize,
+    /// Bytes that the state cache may hold: state copies and the KV pages that only it refers to. 0 turns it off.
+    pub cache_bytes: usize,
+    /// A long prompt's state is kept every so many tokens.
+    pub keep_every: usize,
 }
 
-/// A running engine; clone it freely.
-#[derive(Clone)]
-pub struct Engine {
-    // to be filled by the engine's author: channel to the engine thread, shared statistics
-}
-
-/// A submitted request. Dropping it cancels the request within one chunk or token.
-pub struct Generation {
-    // to be filled: tokio::sync::mpsc::UnboundedReceiver<Event>, cancel flag
-}
-
-impl Engine {
-    /// Starts the engine's thread over a runner.
-    pub fn start<D: lily_model::Device + 'static>(_runner: lily_model::Runner<D>, _options: Options) -> Engine {
-        todo!()
-    }
-
-    /// Queues a request; fails at once where it can never run.
-    pub fn submit(&self, _request: Request) -> Result<Generation, EngineError> {
-        todo!()
-    }
-
-    /// Positions a sequence may have.
-    pub fn context(&self) -> usize {
-        todo!()
-    }
-
-    /// Stops accepting, finishes or cancels what runs, joins the thread.
-    pub fn shutdown(&self, _finish_running: bool) {
-        todo!()
-    }
-}
-
-impl Generation {
-    /// The next event; `None` after `Finished` or `Failed`.
-    pub async fn next(&mut self) -> Option<Event> {
-        todo!()
-    }
-
-    /// The same for callers without a runtime.
-    pub fn next_blocking(&mut self) -> Option<Event> {
-        todo!()
+impl Default for Options {
+    fn default() -> Self {
+        Options { context: usize::MAX, queue_max: 64, chunk: 512, chunk_shared: 128, cache_bytes: 2 << 30, keep_every: 4096 }
     }
 }

@@ -104,11 +104,22 @@ pub struct Usage {
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The request has a slot; prefill begins after `cached_tokens`.
-    Started { cached_tokens: usize },
+    Started {
+        cached_tokens: usize,
+    },
     /// Prompt tokens done so far.
-    Prefilled { done: usize, total: usize },
-    Token { id: u32, logprobs: Option<Logprobs> },
-    Finished { reason: Finish, usage: Usage },
+    Prefilled {
+        done: usize,
+        total: usize,
+    },
+    Token {
+        id: u32,
+        logprobs: Option<Logprobs>,
+    },
+    Finished {
+        reason: Finish,
+        usage: Usage,
+    },
     /// The engine could not go on with this request; others are not affected.
     Failed(Arc<crate::EngineError>),
 }
