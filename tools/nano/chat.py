@@ -80,7 +80,7 @@ def render_calls(content, calls):
     for call in calls:
         arguments = "".join(f"<parameter={name}>\n{render_value(value)}\n</parameter>\n" for name, value in call["arguments"].items())
         parts.append(f"<tool_call>\n<function={call['name']}>\n{arguments}</function>\n</tool_call>")
-    return "\n".join(parts) if not content or not parts else content + "\n\n" + "\n".join(parts)
+    return "\n\n".join(part for part in (content, "\n".join(parts)) if part)
 
 
 def conversation(messages, thinking, tools=None):

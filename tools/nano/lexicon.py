@@ -20,7 +20,7 @@ HELD_OUT_NAMES = "Basil Celia Dario Edith Fergus Gwen Horace Imani Jasper Kenji 
 ANIMALS = (
     "fox rabbit bear mouse owl cat dog frog duck squirrel hedgehog turtle pony goat badger sparrow wolf deer otter "
     "beaver lion tiger elephant monkey penguin panda crow robin swan goose hen pig cow sheep lamb horse donkey "
-    "mole bat snail bee ant butterfly dragon robot giant wizard knight princess prince pirate fairy whale dolphin seal crab"
+    "mole bat snail bee ant butterfly dragon robot giant wizard knight princess prince pirate fairy whale dolphin seal crab dinosaur unicorn kitten puppy ghost king queen squid parrot camel"
 ).split()
 ADJECTIVES = (
     "little old brave shy clever kind sleepy curious tiny gentle cheerful quiet lazy proud hungry young friendly "

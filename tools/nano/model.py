@@ -298,12 +298,12 @@ class Nano(nn.Module):
         angles = torch.cat([angles, angles], -1)
         return angles.cos(), angles.sin()
 
-    def hidden(self, ids):
-        """Final hidden states [b, t, hidden] and the mean load-balance loss."""
+    def hidden(self, ids, layers=None):
+        """Final hidden states [b, t, hidden] and the mean load-balance loss. `layers` may be compiled copies."""
         x = self.model.embed_tokens(ids)
         rope = self.rope(ids.shape[1], ids.device)
         balance = 0.0
-        for layer in self.model.layers:
+        for layer in layers or self.model.layers:
             x, layer_balance = layer(x, rope)
             balance = balance + layer_balance
         return self.model.norm(x), balance / len(self.model.layers)
@@ -311,9 +311,9 @@ class Nano(nn.Module):
     def forward(self, ids):
         return self.lm_head(self.hidden(ids)[0])
 
-    def loss(self, ids, targets):
+    def loss(self, ids, targets, layers=None):
         """Mean cross-entropy over targets that are not -100, and the load-balance loss."""
-        hidden, balance = self.hidden(ids)
+        hidden, balance = self.hidden(ids, layers)
         keep = targets.flatten() != -100
         logits = self.lm_head(hidden.flatten(0, 1)[keep])
         return F.cross_entropy(logits.float(), targets.flatten()[keep]), balance

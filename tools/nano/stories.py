@@ -158,7 +158,7 @@ PLOTS = {
         "{weather} when there was a knock at the door. \"I am {name2},\" said the {animal2}. \"I got your letter.\" {name} was so happy that {she} gave {name2} {a_color} {object}. They wrote to each other all their lives.",
     ]),
 }
-CROWN = {("princess", "he"): "prince", ("prince", "she"): "princess"}
+CROWN = {("princess", "he"): "prince", ("prince", "she"): "princess", ("queen", "he"): "king", ("king", "she"): "queen"}
 THEMES = sorted({theme for theme, _, _ in PLOTS.values()})
 
 

