@@ -1,0 +1,292 @@
+//! The mixture of experts: every chosen expert's weights are read once, for all rows that chose it.
+//!
+//! Start with [`GateUpExperts::run`], then [`DownExperts::run`]. Both sort the (row, choice) pairs by
+//! expert first ([`Grouping`]); the shared expert is one more group, which every row chose. Slot `j` of a
+//! row is its `j`-th choice, slot `per_row` the shared expert; slot `j` stands at column
+//! `j * expert_width` of the hidden buffer.
+
+use super::project::{BLOCK_MAX, Source, UNIT, pieces};
+use super::workspace::{Options, Workspace};
+use super::{PackedExperts, PackedMatrix, integer};
+use crate::exp::silu;
+use crate::isa::Isa;
+use crate::quantise::{Activations, grow};
+use crate::team::{Chunks, Disjoint, Team};
+
+/// Which experts every row chose.
+#[derive(Clone, Copy)]
+pub struct Routes<'a> {
+    /// Choices of a row.
+    pub per_row: usize,
+    /// Expert of each choice, `[rows, per_row]`.
+    pub ids: &'a [u32],
+    /// Weight of each choice, `[rows, per_row]`.
+    pub weights: &'a [f32],
+    /// Weight of the shared expert, `[rows]`.
+    pub shared: &'a [f32],
+}
+
+/// `hidden[n, slot] = silu(gate_e x[n]) * (up_e x[n])` for every chosen expert and the shared one.
+pub struct GateUpExperts<'a> {
+    /// `[rows, x_stride]`, of which the first `cols` columns are read.
+    pub x: &'a [f32],
+    pub x_stride: usize,
+    pub rows: usize,
+    pub routes: Routes<'a>,
+    pub gate: &'a PackedExperts,
+    pub up: &'a PackedExperts,
+    pub shared_gate: &'a PackedMatrix,
+    pub shared_up: &'a PackedMatrix,
+    /// `[rows, hidden_stride]`: `per_row * expert_width + shared_width` columns are written.
+    pub hidden: &'a mut [f32],
+    pub hidden_stride: usize,
+}
+
+/// `residual[n] += sum_j weight_j * down_j hidden[n, j] + shared_weight * down_shared hidden[n, per_row]`.
+pub struct DownExperts<'a> {
+    /// As [`GateUpExperts`] left it.
+    pub hidden: &'a [f32],
+    pub hidden_stride: usize,
+    pub rows: usize,
+    pub routes: Routes<'a>,
+    pub down: &'a PackedExperts,
+    pub shared_down: &'a PackedMatrix,
+    /// `[rows, residual_stride]`
+    pub residual: &'a mut [f32],
+    pub residual_stride: usize,
+}
+
+impl GateUpExperts<'_> {
+    /// The result does not depend on the number of threads.
+    ///
+    /// # Panics
+    /// If a slice is too short for its shape or an id is no expert: a bug of the caller.
+    pub fn run(self, team: &mut Team, workspace: &mut Workspace) {
+        let GateUpExperts { x, x_stride, rows, routes, gate, up, shared_gate, shared_up, hidden, hidden_stride } = self;
+        let (cols, width, per_row) = (gate.cols(), gate.rows(), routes.per_row);
+        assert!([up.cols(), shared_gate.cols(), shared_up.cols()] == [cols; 3], "the experts' inputs differ");
+        assert!(up.rows() == width && shared_up.rows() == shared_gate.rows(), "gate and up differ in outputs");
+        assert!(per_row * width + shared_gate.rows() <= hidden_stride, "the experts' columns end past the row");
+        if rows == 0 {
+            return;
+        }
+        let Workspace { options, input, scratch, grouping, .. } = workspace;
+        let activations = activations(options, rows);
+        let isa = options.isa;
+        grouping.sort(&routes, rows, gate.experts());
+        let grouping = &*grouping;
+        let quantised = [gate.expert(0), up.expert(0), shared_gate.view(), shared_up.view()]
+            .iter()
+            .any(|view| integer::serves(isa, view, activations));
+        if quantised {
+            input.reshape(rows, cols, activations);
+        }
+        let row = |n: usize| &x[n * x_stride..n * x_stride + cols];
+        let source = Source { isa, activations, row: &row, input };
+        let matrices = |group: &Group| match group.expert {
+            Some(expert) => (gate.expert(expert), up.expert(expert)),
+            None => (shared_gate.view(), shared_up.view()),
+        };
+        let units = |group: &Group| matrices(group).0.rows.div_ceil(UNIT);
+        let chunks = Chunks::new(grouping.groups.iter().map(units).sum(), 1);
+        let rows_max = block_max(rows);
+        let hidden = Disjoint::new(&mut hidden[..rows * hidden_stride]);
+        let scratch = Disjoint::new(scratch);
+        team.run(|worker| {
+            if quantised {
+                source.quantise(worker);
+                worker.barrier();
+            }
+            // SAFETY: every member has its own scratch.
+            let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0] };
+            while let Some(taken) = chunks.take(worker.count) {
+                pieces(taken, grouping.groups.iter().map(units), rows_max, |group, range| {
+                    let group = &grouping.groups[group];
+                    let (gate, up) = matrices(group);
+                    let range = range.start..range.end.min(gate.rows);
+                    let index = &grouping.rows[group.pairs.clone()];
+                    source.multiply(&gate, range.clone(), index, &mut scratch.out, &mut scratch.loops);
+                    source.multiply(&up, range.clone(), index, &mut scratch.other, &mut scratch.loops);
+                    let products = scratch.out.chunks_exact(range.len()).zip(scratch.other.chunks_exact(range.len()));
+                    for ((&row, &slot), (gate, up)) in index.iter().zip(&grouping.slots[group.pairs.clone()]).zip(products) {
+                        let first = row as usize * hidden_stride + slot as usize * width + range.start;
+                        // SAFETY: a pair's columns belong to one group, and ranges taken are disjoint.
+                        let hidden = unsafe { hidden.slice(first..first + range.len()) };
+                        swiglu(isa, gate, up, hidden);
+                    }
+                });
+            }
+        });
+    }
+}
+
+impl DownExperts<'_> {
+    /// The result does not depend on the number of threads; a row's experts are summed in order of id,
+    /// the shared one last.
+    ///
+    /// # Panics
+    /// If a slice is too short for its shape or an id is no expert: a bug of the caller.
+    pub fn run(self, team: &mut Team, workspace: &mut Workspace) {
+        let DownExperts { hidden, hidden_stride, rows, routes, down, shared_down, residual, residual_stride } = self;
+        let (width, per_row, outputs) = (down.cols(), routes.per_row, down.rows());
+        assert!(shared_down.rows() == outputs && outputs <= residual_stride, "the experts' outputs differ from the residual");
+        assert!(per_row * width + shared_down.cols() <= hidden_stride, "the experts' columns end past the row");
+        if rows == 0 {
+            return;
+        }
+        let Workspace { options, input, shared_input, scratch, grouping, .. } = workspace;
+        let activations = activations(options, rows);
+        let isa = options.isa;
+        grouping.sort(&routes, rows, down.experts());
+        let grouping = &*grouping;
+        let quantised = [down.expert(0), shared_down.view()].map(|view| integer::serves(isa, &view, activations));
+        if quantised[0] {
+            input.reshape(rows * per_row, width, activations);
+        }
+        if quantised[1] {
+            shared_input.reshape(rows, shared_down.cols(), activations);
+        }
+        let routed_row = |pair: usize| {
+            let first = pair / per_row * hidden_stride + pair % per_row * width;
+            &hidden[first..first + width]
+        };
+        let shared_row = |row: usize| {
+            let first = row * hidden_stride + per_row * width;
+            &hidden[first..first + shared_down.cols()]
+        };
+        let routed = Source { isa, activations, row: &routed_row, input };
+        let shared = Source { isa, activations, row: &shared_row, input: shared_input };
+        let chunks = Chunks::new(outputs, UNIT);
+        let rows_max = block_max(rows);
+        let residual = Disjoint::new(&mut residual[..rows * residual_stride]);
+        let scratch = Disjoint::new(scratch);
+        team.run(|worker| {
+            if quantised[0] {
+                routed.quantise(worker);
+            }
+            if quantised[1] {
+                shared.quantise(worker);
+            }
+            worker.barrier();
+            // SAFETY: every member has its own scratch.
+            let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0] };
+            while let Some(taken) = chunks.take(worker.count) {
+                for start in taken.clone().step_by(rows_max) {
+                    let range = start..taken.end.min(start + rows_max);
+                    let length = range.len();
+                    grow(&mut scratch.sum, rows * length, 0.0);
+                    scratch.sum[..rows * length].fill(0.0);
+                    for group in &grouping.groups {
+                        let rows_of = &grouping.rows[group.pairs.clone()];
+                        let slots = &grouping.slots[group.pairs.clone()];
+                        let (source, view, index) = match group.expert {
+                            Some(expert) => (&routed, down.expert(expert), &grouping.choices[group.pairs.clone()]),
+                            None => (&shared, shared_down.view(), rows_of),
+                        };
+                        source.multiply(&view, range.clone(), index, &mut scratch.out, &mut scratch.loops);
+                        for ((&row, &slot), products) in rows_of.iter().zip(slots).zip(scratch.out.chunks_exact(length)) {
+                            let (row, slot) = (row as usize, slot as usize);
+                            let weight = if slot == per_row { routes.shared[row] } else { routes.weights[row * per_row + slot] };
+                            let sum = &mut scratch.sum[row * length..(row + 1) * length];
+                            sum.iter_mut().zip(products).for_each(|(sum, product)| *sum += weight * product);
+                        }
+                    }
+                    for (row, sum) in scratch.sum.chunks_exact(length).take(rows).enumerate() {
+                        let first = row * residual_stride + range.start;
+                        // SAFETY: ranges taken are disjoint.
+                        let residual = unsafe { residual.slice(first..first + length) };
+                        residual.iter_mut().zip(sum).for_each(|(residual, sum)| *residual += sum);
+                    }
+                }
+            }
+        });
+    }
+}
+
+fn activations(options: &Options, rows: usize) -> Activations {
+    if rows <= integer::GEMV_ROWS { options.decode } else { options.prefill_experts }
+}
+
+/// Weight rows whose products wait in scratch at once: many for a few rows of x, else one panel.
+fn block_max(rows: usize) -> usize {
+    if rows <= integer::GEMV_ROWS { BLOCK_MAX } else { UNIT }
+}
+
+fn swiglu(isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    #[inline(always)]
+    fn body(gate: &[f32], up: &[f32], out: &mut [f32]) {
+        for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
+            *out = silu(gate) * up;
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn avx2(gate: &[f32], up: &[f32], out: &mut [f32]) {
+        body(gate, up, out);
+    }
+    match isa {
+        // SAFETY: an `Isa` in use was found on this machine; AVX-512 includes AVX2.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx512 => unsafe { avx2(gate, up, out) },
+        _ => body(gate, up, out),
+    }
+}
+
+/// The (row, slot) pairs of a step, sorted by expert. Buffers grow and stay.
+#[derive(Default)]
+pub(super) struct Grouping {
+    /// Experts that some row chose, in order of id; the shared expert last.
+    pub groups: Vec<Group>,
+    /// Per pair in group order: its row, its slot, and `row * per_row + slot` (routed pairs only).
+    pub rows: Vec<u32>,
+    pub slots: Vec<u32>,
+    pub choices: Vec<u32>,
+    counts: Vec<u32>,
+}
+
+/// The pairs of one expert.
+pub(super) struct Group {
+    /// `None`: the shared expert.
+    pub expert: Option<usize>,
+    pub pairs: std::ops::Range<usize>,
+}
+
+impl Grouping {
+    /// Counting sort; rows stay in order within an expert.
+    fn sort(&mut self, routes: &Routes<'_>, rows: usize, experts: usize) {
+        let per_row = routes.per_row;
+        let ids = &routes.ids[..rows * per_row];
+        assert!(routes.weights.len() >= ids.len() && routes.shared.len() >= rows, "routes are shorter than their rows");
+        self.groups.clear();
+        self.counts.clear();
+        self.counts.resize(experts, 0);
+        for &id in ids {
+            self.counts[id as usize] += 1;
+        }
+        let mut next = 0;
+        for (expert, count) in self.counts.iter_mut().enumerate() {
+            let first = next;
+            next += *count as usize;
+            if *count > 0 {
+                self.groups.push(Group { expert: Some(expert), pairs: first..next });
+            }
+            *count = first as u32;
+        }
+        self.groups.push(Group { expert: None, pairs: next..next + rows });
+        for list in [&mut self.rows, &mut self.slots, &mut self.choices] {
+            list.clear();
+            list.resize(next + rows, 0);
+        }
+        for (choice, &id) in ids.iter().enumerate() {
+            let at = &mut self.counts[id as usize];
+            self.rows[*at as usize] = (choice / per_row) as u32;
+            self.slots[*at as usize] = (choice % per_row) as u32;
+            self.choices[*at as usize] = choice as u32;
+            *at += 1;
+        }
+        for row in 0..rows {
+            self.rows[next + row] = row as u32;
+            self.slots[next + row] = per_row as u32;
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Projections: several matrices multiply the same rows in one parallel region.
+
+use std::ops::Range;
+
+use super::workspace::{LoopScratch, Workspace};
+use super::{PackedMatrix, View, float, integer};
+use crate::isa::Isa;
+use crate::quantise::{Activations, Quantised, grow};
+use crate::team::{Chunks, Disjoint, Team, Worker};
+
+/// One matrix of a projection and where its outputs go.
+#[derive(Clone, Copy)]
+pub struct Job<'a> {
+    pub matrix: &'a PackedMatrix,
+    /// First column of `y` that it writes.
+    pub column: usize,
+}
+
+/// `y[n, column + r] = w[r] . x[n]` for every job, or `+=`.
+pub struct Projection<'a> {
+    /// `[rows, x_stride]`, of which the first `cols` columns are read.
+    pub x: &'a [f32],
+    pub x_stride: usize,
+    pub rows: usize,
+    /// At least one; all with the same number of inputs, and with disjoint columns.
+    pub jobs: &'a [Job<'a>],
+    /// `[rows, y_stride]`
+    pub y: &'a mut [f32],
+    pub y_stride: usize,
+    /// Add to `y` instead of overwriting it.
+    pub accumulate: bool,
+}
+
+/// Weight rows that a member takes at least: a panel of the matrix-matrix loops.
+pub(super) const UNIT: usize = 32;
+/// Weight rows whose products wait in scratch at once when rows of x are few.
+pub(super) const BLOCK_MAX: usize = 1024;
+
+/// Matrices of one projection at most: `qkv | z | b | a`.
+pub const JOBS_MAX: usize = 4;
+
+/// Multiplies; the result does not depend on the number of threads.
+///
+/// # Panics
+/// If a slice is too short for its shape: a bug of the caller.
+pub fn project(team: &mut Team, workspace: &mut Workspace, projection: Projection<'_>) {
+    let Projection { x, x_stride, rows, jobs, y, y_stride, accumulate } = projection;
+    let cols = jobs[0].matrix.cols();
+    assert!(jobs.len() <= JOBS_MAX, "a projection of more than {JOBS_MAX} matrices");
+    assert!(jobs.iter().all(|job| job.matrix.cols() == cols), "projections of one input differ in inputs");
+    assert!(jobs.iter().all(|job| job.column + job.matrix.rows() <= y_stride), "a projection's columns end past the row");
+    if rows == 0 {
+        return;
+    }
+    let Workspace { options, input, scratch, identity, .. } = workspace;
+    let options = *options;
+    let activations = if rows <= integer::GEMV_ROWS { options.decode } else { options.prefill };
+    let views: [Option<View<'_>>; JOBS_MAX] = std::array::from_fn(|i| jobs.get(i).map(|job| job.matrix.view()));
+    let quantised = views.iter().flatten().any(|view| integer::serves(options.isa, view, activations));
+    if quantised {
+        input.reshape(rows, cols, activations);
+    }
+    identity.extend(identity.len() as u32..rows as u32);
+    let index = &identity[..rows];
+    let row = |n: usize| &x[n * x_stride..n * x_stride + cols];
+    let source = Source { isa: options.isa, activations, row: &row, input };
+    let units = views.map(|view| view.map_or(0, |view| view.rows.div_ceil(UNIT)));
+    let chunks = Chunks::new(units.iter().sum(), 1);
+    let y = Disjoint::new(&mut y[..rows * y_stride]);
+    let scratch = Disjoint::new(scratch);
+    team.run(|worker| {
+        if quantised {
+            source.quantise(worker);
+            worker.barrier();
+        }
+        // SAFETY: every member has its own scratch.
+        let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0] };
+        while let Some(taken) = chunks.take(worker.count) {
+            pieces(taken, units, if rows <= integer::GEMV_ROWS { BLOCK_MAX } else { UNIT }, |job, range| {
+                let view = views[job].as_ref().expect("units belong to jobs");
+                let range = range.start..range.end.min(view.rows);
+                source.multiply(view, range.clone(), index, &mut scratch.out, &mut scratch.loops);
+                let first = jobs[job].column + range.start;
+                for (n, products) in scratch.out.chunks_exact(range.len()).take(rows).enumerate() {
+                    let start = n * y_stride + first;
+                    // SAFETY: ranges taken are disjoint, and so are the jobs' columns.
+                    let y = unsafe { y.slice(start..start + range.len()) };
+                    if accumulate {
+                        y.iter_mut().zip(products).for_each(|(y, product)| *y += product);
+                    } else {
+                        y.copy_from_slice(products);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Cuts units `taken` of consecutive jobs into ranges of weight rows: `piece(job, rows)`, each within one
+/// job and at most `rows_max` long. The last range of a job may end past its matrix.
+pub(super) fn pieces(
+    taken: Range<usize>,
+    units: impl IntoIterator<Item = usize>,
+    rows_max: usize,
+    mut piece: impl FnMut(usize, Range<usize>),
+) {
+    let mut first = 0;
+    for (job, count) in units.into_iter().enumerate() {
+        let (start, end) = (taken.start.max(first), taken.end.min(first + count));
+        let mut at = start;
+        while at < end {
+            let stop = end.min(at + rows_max / UNIT);
+            piece(job, (at - first) * UNIT..(stop - first) * UNIT);
+            at = stop;
+        }
+        first += count;
+        if first >= taken.end {
+            break;
+        }
+    }
+}
+
+/// Rows of activations as the loops read them: floats, and integers where the step quantised them.
+pub(super) struct Source<'s, 'x> {
+    pub isa: Isa,
+    pub activations: Activations,
+    /// The floats of quantised row `i`.
+    pub row: &'s (dyn Fn(usize) -> &'x [f32] + Sync),
+    pub input: &'s Quantised,
+}
+
+impl Source<'_, '_> {
+    /// Quantises this member's share of the input; a barrier must follow.
+    pub fn quantise(&self, worker: &Worker<'_>) {
+        // SAFETY: shares are disjoint, and readers wait at the barrier; the `Isa` in use was found here.
+        unsafe { self.input.fill(self.isa, worker.share(self.input.blocks(), 1), self.row) };
+    }
+
+    /// `out[n, r] = w[range.start + r] . x[index(n)]` for every index.
+    pub fn multiply(&self, view: &View<'_>, range: Range<usize>, index: &[u32], out: &mut Vec<f32>, scratch: &mut LoopScratch) {
+        grow(out, index.len() * range.len(), 0.0);
+        let out = &mut out[..index.len() * range.len()];
+        if integer::serves(self.isa, view, self.activations) {
+            integer::multiply(self.isa, view, range, self.input, index, out, scratch);
+        } else {
+            float::multiply(self.isa, view, range, &|n| (self.row)(index[n] as usize), index.len(), out, scratch);
+        }
+    }
+}

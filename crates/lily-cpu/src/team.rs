@@ -1,0 +1,439 @@
+//! The team: threads made once that run one parallel region after another, fast enough for one token at
+//! a time.
+//!
+//! Start with [`Team::run`]. A waiting thread spins for a few microseconds, then yields its core, then
+//! sleeps: the usual wait costs no system call, and with other jobs on the cores the team slows down in
+//! proportion instead of spinning away the time that its own members need.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, Thread};
+
+/// Polls before a waiter starts to yield: about 10 us, longer than the gap between two steps of a token.
+const SPINS: u32 = 400;
+/// Yields before a waiter sleeps: a fraction of a millisecond on idle cores.
+const YIELDS: u32 = 100;
+
+type Region<'a> = dyn Fn(&Worker<'_>) + Sync + 'a;
+
+/// One member of a running region.
+pub struct Worker<'a> {
+    /// `0..count`; 0 is the thread that called [`Team::run`].
+    pub index: usize,
+    /// Members of the region.
+    pub count: usize,
+    shared: &'a Shared,
+}
+
+impl Worker<'_> {
+    /// Waits until every member has arrived. What they wrote before is visible after.
+    pub fn barrier(&self) {
+        let shared = self.shared;
+        let epoch = shared.barrier_epoch.load(Ordering::SeqCst);
+        if shared.barrier_arrived.fetch_add(1, Ordering::SeqCst) + 1 == self.count {
+            shared.barrier_arrived.store(0, Ordering::SeqCst);
+            shared.barrier_epoch.store(epoch.wrapping_add(1), Ordering::SeqCst);
+            shared.wake_all();
+        } else {
+            shared.wait(self.index, || shared.barrier_epoch.load(Ordering::SeqCst) != epoch || shared.broken());
+            assert!(!shared.broken(), "another member of the team panicked");
+        }
+    }
+
+    /// This member's share of `0..total`, cut at multiples of `granule`: the same for every call.
+    pub fn share(&self, total: usize, granule: usize) -> Range<usize> {
+        let granules = total.div_ceil(granule);
+        let cut = |index: usize| (granules * index / self.count * granule).min(total);
+        cut(self.index)..cut(self.index + 1)
+    }
+}
+
+/// Uneven work in a region: members take ranges of `0..total` until none is left. Ranges shrink towards
+/// the end, so that members finish together even when another job slows one of them.
+pub struct Chunks {
+    next: AtomicUsize,
+    total: usize,
+    granule: usize,
+}
+
+impl Chunks {
+    pub fn new(total: usize, granule: usize) -> Chunks {
+        Chunks { next: AtomicUsize::new(0), total, granule: granule.max(1) }
+    }
+
+    /// The next range for one of `count` members: a fraction of what is left, a multiple of the granule
+    /// except at the end.
+    pub fn take(&self, count: usize) -> Option<Range<usize>> {
+        let mut start = self.next.load(Ordering::Relaxed);
+        loop {
+            if start >= self.total {
+                return None;
+            }
+            let length = ((self.total - start) / (2 * count.max(1)) / self.granule).max(1) * self.granule;
+            let end = (start + length).min(self.total);
+            match self.next.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(start..end),
+                Err(now) => start = now,
+            }
+        }
+    }
+}
+
+/// Threads that run regions together. Idle members sleep.
+pub struct Team {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Team {
+    /// A team of `count` members, the calling thread included; `count - 1` threads are made.
+    pub fn new(count: usize) -> Team {
+        let count = count.max(1);
+        let shared = Arc::new(Shared::new(count));
+        let threads = (1..count)
+            .map(|index| {
+                let shared = Arc::clone(&shared);
+                let body = move || member(&shared, index);
+                std::thread::Builder::new().name(format!("lily-cpu-{index}")).spawn(body).expect("threads can be made")
+            })
+            .collect();
+        Team { shared, threads }
+    }
+
+    /// One member per processor that this process may use: affinity and container quotas count.
+    pub fn for_machine() -> Team {
+        Team::new(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// Members of the team.
+    pub fn count(&self) -> usize {
+        self.threads.len() + 1
+    }
+
+    /// Runs `region` on every member and returns when all are done. A panic of a member is passed on.
+    pub fn run<F: Fn(&Worker<'_>) + Sync>(&mut self, region: F) {
+        let shared = &*self.shared;
+        let count = self.count();
+        if count > 1 {
+            let region: &Region<'_> = &region;
+            // SAFETY: members use the pointer only until they have counted themselves done, and this
+            // function does not return before that; `&mut self` keeps other regions out meanwhile.
+            unsafe {
+                *shared.region.get() = Some(std::mem::transmute::<&Region<'_>, &'static Region<'static>>(region));
+            }
+            shared.done.store(0, Ordering::SeqCst);
+            *shared.parked[0].thread.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(std::thread::current());
+            shared.epoch.fetch_add(1, Ordering::SeqCst);
+            shared.wake_all();
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| region(&Worker { index: 0, count, shared })));
+        if let Err(panic) = own {
+            shared.fail(panic);
+        }
+        if count > 1 {
+            shared.wait(0, || shared.done.load(Ordering::SeqCst) == count - 1);
+        }
+        if shared.broken() {
+            shared.barrier_arrived.store(0, Ordering::SeqCst);
+            let panic = shared.panic.lock().unwrap_or_else(|poison| poison.into_inner()).take();
+            shared.panicked.store(false, Ordering::SeqCst);
+            resume_unwind(panic.expect("a broken region left its panic"));
+        }
+    }
+
+    /// Runs `work` on ranges that cover `0..total`, cut at multiples of `granule`.
+    pub fn for_each_chunk<F: Fn(Range<usize>) + Sync>(&mut self, total: usize, granule: usize, work: F) {
+        let chunks = Chunks::new(total, granule);
+        self.run(|worker| {
+            while let Some(range) = chunks.take(worker.count) {
+                work(range);
+            }
+        });
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        self.shared.wake_all();
+        for thread in self.threads.drain(..) {
+            // A member's panic was already passed on by `run`.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A thread that may be asleep.
+struct Parked {
+    asleep: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+}
+
+/// On its own cache line: members poll it while others work.
+#[repr(align(128))]
+struct Line(AtomicUsize);
+
+impl std::ops::Deref for Line {
+    type Target = AtomicUsize;
+
+    fn deref(&self) -> &AtomicUsize {
+        &self.0
+    }
+}
+
+struct Shared {
+    /// Counts regions; a change starts one.
+    epoch: Line,
+    /// Members other than 0 that have finished the region.
+    done: Line,
+    barrier_arrived: Line,
+    barrier_epoch: Line,
+    region: UnsafeCell<Option<&'static Region<'static>>>,
+    parked: Vec<Parked>,
+    stopping: AtomicBool,
+    panicked: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `region` is written by the caller of `run` before the epoch changes and read by members after
+// they saw the change; everything else is atomic or behind a lock.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the region itself is `Sync`.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn new(count: usize) -> Shared {
+        let line = || Line(AtomicUsize::new(0));
+        Shared {
+            epoch: line(),
+            done: line(),
+            barrier_arrived: line(),
+            barrier_epoch: line(),
+            region: UnsafeCell::new(None),
+            parked: (0..count).map(|_| Parked { asleep: AtomicBool::new(false), thread: Mutex::new(None) }).collect(),
+            stopping: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        }
+    }
+
+    fn broken(&self) -> bool {
+        self.panicked.load(Ordering::SeqCst)
+    }
+
+    /// Keeps the first panic of a region and lets waiting members see it.
+    fn fail(&self, panic: Box<dyn Any + Send>) {
+        self.panic.lock().unwrap_or_else(|poison| poison.into_inner()).get_or_insert(panic);
+        self.panicked.store(true, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    /// Waits for `ready`: spin, yield, sleep. Whoever makes it true calls `wake_all` afterwards; both
+    /// sides use sequentially consistent order, so either the sleeper sees the change or is seen asleep.
+    fn wait(&self, index: usize, ready: impl Fn() -> bool) {
+        for _ in 0..SPINS {
+            if ready() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        for _ in 0..YIELDS {
+            if ready() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        let own = &self.parked[index];
+        loop {
+            own.asleep.store(true, Ordering::SeqCst);
+            if ready() {
+                break;
+            }
+            std::thread::park();
+        }
+        own.asleep.store(false, Ordering::SeqCst);
+    }
+
+    fn wake_all(&self) {
+        for member in &self.parked {
+            if member.asleep.load(Ordering::SeqCst) && member.asleep.swap(false, Ordering::SeqCst) {
+                if let Some(thread) = &*member.thread.lock().unwrap_or_else(|poison| poison.into_inner()) {
+                    thread.unpark();
+                }
+            }
+        }
+    }
+}
+
+/// The life of a member other than 0.
+fn member(shared: &Shared, index: usize) {
+    *shared.parked[index].thread.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(std::thread::current());
+    let mut seen = 0;
+    loop {
+        shared.wait(index, || shared.epoch.load(Ordering::SeqCst) != seen);
+        seen = shared.epoch.load(Ordering::SeqCst);
+        if shared.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        // SAFETY: the epoch changed after the region was written, and the caller waits for `done`.
+        let region = unsafe { *shared.region.get() };
+        let region = region.expect("an epoch has a region");
+        let worker = Worker { index, count: shared.parked.len(), shared };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| region(&worker))) {
+            shared.fail(panic);
+        }
+        shared.done.fetch_add(1, Ordering::SeqCst);
+        shared.wake_all();
+    }
+}
+
+/// A slice that members of a region write at disjoint places.
+pub struct Disjoint<'a, T> {
+    start: *mut T,
+    length: usize,
+    life: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: access goes through `slice` alone, whose caller promises disjoint ranges.
+unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Disjoint<'_, T> {}
+
+impl<'a, T> Disjoint<'a, T> {
+    pub fn new(slice: &'a mut [T]) -> Disjoint<'a, T> {
+        Disjoint { start: slice.as_mut_ptr(), length: slice.len(), life: PhantomData }
+    }
+
+    /// Elements `range`, exclusively.
+    ///
+    /// # Safety
+    /// While the returned slice lives, no other slice of this `Disjoint` may overlap it.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.length, "range {range:?} outside 0..{}", self.length);
+        // SAFETY: in bounds by the check, exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.end - range.start) }
+    }
+}
+
+/// A buffer that members of a region fill in one phase and read in the next.
+pub struct Cells<T> {
+    cells: Vec<UnsafeCell<T>>,
+}
+
+impl<T> Default for Cells<T> {
+    fn default() -> Cells<T> {
+        Cells { cells: Vec::new() }
+    }
+}
+
+// SAFETY: shared access goes through `slice` and `slice_mut`, whose callers keep the phases apart.
+unsafe impl<T: Send + Sync> Sync for Cells<T> {}
+
+impl<T: Clone> Cells<T> {
+    /// Makes the buffer at least `length` long, keeping what it has.
+    pub fn grow(&mut self, length: usize, value: T) {
+        if self.cells.len() < length {
+            self.cells.resize_with(length, || UnsafeCell::new(value.clone()));
+        }
+    }
+
+    fn check(&self, range: &Range<usize>) {
+        let length = self.cells.len();
+        assert!(range.start <= range.end && range.end <= length, "range {range:?} outside 0..{length}");
+    }
+
+    /// Elements `range`.
+    ///
+    /// # Safety
+    /// While the returned slice lives, no `slice_mut` overlaps it.
+    pub unsafe fn slice(&self, range: Range<usize>) -> &[T] {
+        self.check(&range);
+        // SAFETY: in bounds; `UnsafeCell<T>` is laid out as `T`; unwritten by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.cells.as_ptr().add(range.start).cast(), range.len()) }
+    }
+
+    /// Elements `range`, exclusively.
+    ///
+    /// # Safety
+    /// While the returned slice lives, no other slice overlaps it.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn slice_mut(&self, range: Range<usize>) -> &mut [T] {
+        self.check(&range);
+        let start = UnsafeCell::raw_get(self.cells.as_ptr());
+        // SAFETY: in bounds; `UnsafeCell<T>` is laid out as `T`; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(start.add(range.start), range.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn barriers_separate_phases() {
+        for count in [1, 2, 3, 8] {
+            let mut team = Team::new(count);
+            for _ in 0..200 {
+                let first = AtomicUsize::new(0);
+                let second = AtomicUsize::new(0);
+                team.run(|worker| {
+                    first.fetch_add(1, Ordering::SeqCst);
+                    worker.barrier();
+                    assert_eq!(first.load(Ordering::SeqCst), count);
+                    second.fetch_add(1, Ordering::SeqCst);
+                    worker.barrier();
+                    assert_eq!(second.load(Ordering::SeqCst), count);
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_and_shares_cover_everything_once() {
+        for count in [1, 2, 3, 8] {
+            for (total, granule) in [(0, 4), (1, 4), (31, 8), (1000, 1), (1003, 16)] {
+                let mut team = Team::new(count);
+                let hits: Vec<AtomicUsize> = (0..total).map(|_| AtomicUsize::new(0)).collect();
+                team.for_each_chunk(total, granule, |range| {
+                    assert!(range.start % granule == 0 && (range.end % granule == 0 || range.end == total));
+                    range.for_each(|i| {
+                        hits[i].fetch_add(1, Ordering::SeqCst);
+                    });
+                });
+                team.run(|worker| {
+                    worker.share(total, granule).for_each(|i| {
+                        hits[i].fetch_add(1, Ordering::SeqCst);
+                    });
+                });
+                assert!(hits.iter().all(|hit| hit.load(Ordering::SeqCst) == 2));
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_passes_through_and_the_team_lives_on() {
+        for guilty in 0..3 {
+            let mut team = Team::new(3);
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                team.run(|worker| {
+                    assert!(worker.index != guilty, "guilty");
+                    worker.barrier();
+                });
+            }));
+            assert!(outcome.is_err());
+            let ran = AtomicUsize::new(0);
+            team.run(|worker| {
+                worker.barrier();
+                ran.fetch_add(1, Ordering::SeqCst);
+            });
+            assert_eq!(ran.load(Ordering::SeqCst), 3);
+        }
+    }
+}
