@@ -219,7 +219,7 @@ fn rotary(root: &Fields<'_>, fields: &Fields<'_>, head_dim: usize) -> Result<(f6
     let theta = number("rope_theta")?;
     let share = number("partial_rotary_factor")?;
     let rotary_dim = (share * head_dim as f64).round() as usize;
-    if rotary_dim == 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim {
+    if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) || rotary_dim > head_dim {
         return Err(ModelError::Config(format!(
             "partial_rotary_factor: expected an even number of head_dim's {head_dim} dimensions, found {share} of them ({rotary_dim})"
         )));

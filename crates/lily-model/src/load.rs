@@ -25,7 +25,7 @@ const FLOATS: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::F32];
 
 impl ModelConfig {
     /// The configuration of a checkpoint.
-    pub fn load(checkpoint: &Checkpoint) -> Result<Self, ModelError> {
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, ModelError> {
         Self::from_json(&checkpoint.file("config.json")?)
     }
 }

@@ -1,0 +1,273 @@
+//! Every layout that checkpoints of this architecture come in loads to the same weights.
+
+mod small;
+
+use std::fs;
+
+use half::{bf16, f16};
+use lily_model::{Checkpoint, Experts, LayerKind, Matrix, MatrixData, Mixer, ModelConfig, Storage, Synth, Weights};
+use safetensors::Dtype;
+use serde_json::{Value, json};
+use small::{P, Small, Tensors};
+
+/// Row `row` of a matrix as floats, dequantised: w = scale * code + bias.
+fn row(matrix: &Matrix, row: usize) -> Vec<f32> {
+    let float = |dtype: lily_model::Dtype, bytes: &[u8], at: usize| match dtype {
+        lily_model::Dtype::Bf16 => bf16::from_le_bytes(bytes[2 * at..][..2].try_into().unwrap()).to_f32(),
+        lily_model::Dtype::F16 => f16::from_le_bytes(bytes[2 * at..][..2].try_into().unwrap()).to_f32(),
+        _ => f32::from_le_bytes(bytes[4 * at..][..4].try_into().unwrap()),
+    };
+    let value = |col: usize| match &matrix.data {
+        MatrixData::Plain { dtype, values } => float(*dtype, values, row * matrix.cols + col),
+        MatrixData::Affine { bits, group, codes, scales, biases, scale_dtype } => {
+            let at = row * matrix.cols + col;
+            let word = u32::from_le_bytes(codes[at * bits / 32 * 4..][..4].try_into().unwrap());
+            let code = word >> (at * bits % 32) & ((1 << bits) - 1);
+            float(*scale_dtype, scales, at / group) * code as f32 + float(*scale_dtype, biases, at / group)
+        }
+    };
+    (0..matrix.cols).map(value).collect()
+}
+
+fn expert(experts: &Experts, expert: usize) -> Vec<f32> {
+    let first = experts.first_row + expert * experts.stride;
+    (first..first + experts.rows).flat_map(|at| row(&experts.data, at)).collect()
+}
+
+/// Asserts that all weights are equal, value by value.
+#[track_caller]
+fn same(a: &Weights, b: &Weights) {
+    let rows = |matrix: &Matrix| (0..matrix.rows).flat_map(|at| row(matrix, at)).collect::<Vec<_>>();
+    let matrices = |weights: &Weights| {
+        let mut all = vec![rows(&weights.embedding), rows(&weights.head), weights.norm.clone()];
+        for layer in &weights.layers {
+            all.extend([layer.mixer_norm.clone(), layer.experts_norm.clone(), rows(&layer.router)]);
+            match &layer.mixer {
+                Mixer::Delta(delta) => {
+                    all.extend([&delta.qkv, &delta.z, &delta.b, &delta.a, &delta.out].map(rows));
+                    all.extend([&delta.conv, &delta.decay_rate, &delta.dt_bias, &delta.norm].map(Vec::clone));
+                }
+                Mixer::Attention(attention) => {
+                    all.extend([&attention.q, &attention.k, &attention.v, &attention.out].map(rows));
+                    all.extend([attention.q_norm.clone(), attention.k_norm.clone()]);
+                }
+            }
+            for experts in [&layer.gate, &layer.up, &layer.down] {
+                all.extend((0..experts.experts).map(|at| expert(experts, at)));
+            }
+            let shared = &layer.shared;
+            all.extend([&shared.gate, &shared.up, &shared.down, &shared.route].map(rows));
+        }
+        all
+    };
+    let (a, b) = (matrices(a), matrices(b));
+    assert_eq!(a.len(), b.len());
+    for (at, (a, b)) in a.iter().zip(&b).enumerate() {
+        let differs = a.iter().zip(b).position(|(a, b)| a != b);
+        assert_eq!((differs, a.len()), (None, b.len()), "tensor {at}: first difference, length");
+    }
+}
+
+/// Renames every tensor and every override.
+fn rename(small: &Small, new: impl Fn(&str) -> String) {
+    small.tensors(|tensors| *tensors = std::mem::take(tensors).into_iter().map(|(name, tensor)| (new(&name), tensor)).collect());
+}
+
+/// The raw Hugging Face layout of an unquantised MLX one. Gains become f32, so that taking the one away
+/// and adding it again changes nothing; `fused` puts gate and up in one tensor, else each expert has its own.
+fn make_raw(tensors: &mut Tensors, fused: bool) {
+    for (name, (dtype, shape, bytes)) in std::mem::take(tensors) {
+        let is_gain = name.ends_with("norm.weight") && !name.ends_with("linear_attn.norm.weight");
+        let name = name.replace(P, "model.language_model.").replace("language_model.lm_head", "lm_head");
+        if is_gain {
+            let gains = bytes.as_chunks().0.iter().flat_map(|&gain| (bf16::from_le_bytes(gain).to_f32() - 1.0).to_le_bytes());
+            tensors.insert(name, (Dtype::F32, shape, gains.collect()));
+        } else if name.ends_with("conv1d.weight") {
+            tensors.insert(name, (dtype, vec![shape[0], 1, shape[1]], bytes));
+        } else {
+            tensors.insert(name, (dtype, shape, bytes));
+        }
+    }
+    let stacked: Vec<String> = tensors.keys().filter(|name| name.ends_with("switch_mlp.gate_proj.weight")).cloned().collect();
+    for gate in stacked {
+        let mlp = gate.strip_suffix("switch_mlp.gate_proj.weight").unwrap();
+        let mut take = |name: &str| tensors.remove(&format!("{mlp}switch_mlp.{name}.weight")).unwrap();
+        let [gate, up, down] = ["gate_proj", "up_proj", "down_proj"].map(&mut take);
+        let experts = gate.1[0];
+        if fused {
+            let size = gate.2.len() / experts;
+            let both = gate.2.chunks(size).zip(up.2.chunks(size)).flat_map(|(gate, up)| [gate, up].concat()).collect();
+            tensors.insert(format!("{mlp}experts.gate_up_proj"), (gate.0, vec![experts, 2 * gate.1[1], gate.1[2]], both));
+            tensors.insert(format!("{mlp}experts.down_proj"), down);
+        } else {
+            for (name, (dtype, shape, bytes)) in [("gate_proj", gate), ("up_proj", up), ("down_proj", down)] {
+                for (expert, part) in bytes.chunks(bytes.len() / experts).enumerate() {
+                    tensors.insert(format!("{mlp}experts.{expert}.{name}.weight"), (dtype, shape[1..].to_vec(), part.to_vec()));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_prefix_and_both_spellings_of_overrides() {
+    let expected = Small::new().load().unwrap();
+    let router = &expected.layers[0].router.data;
+    assert!(matches!(router, MatrixData::Affine { bits: 8, group: 64, .. }), "the override holds: {router:?}");
+    assert!(matches!(expected.layers[0].gate.data.data, MatrixData::Affine { bits: 4, group: 64, .. }));
+    for prefix in ["model.language_model.", "model."] {
+        let small = Small::new();
+        rename(&small, |name| name.replace(P, prefix).replace("language_model.lm_head", "lm_head"));
+        same(&small.load().unwrap(), &expected); // overrides spelled language_model.model.
+        let small = Small::new();
+        small.config(|json| {
+            let section = json["quantization"].as_object_mut().unwrap();
+            *section = section.iter().map(|(name, value)| (name.replace(P, prefix), value.clone())).collect();
+        });
+        same(&small.load().unwrap(), &expected);
+    }
+}
+
+#[test]
+fn shards_and_embedded_files() {
+    let expected = Small::new().load().unwrap();
+    same(&Small::sharded().load().unwrap(), &expected);
+    let small = Small::new();
+    let files: Vec<(&'static str, &'static [u8])> =
+        ["config.json", "model.safetensors"].map(|name| (name, &*fs::read(small.file(name)).unwrap().leak())).into();
+    let checkpoint = Checkpoint::from_static(&files).unwrap();
+    let config = ModelConfig::from_checkpoint(&checkpoint).unwrap();
+    assert_eq!(config, ModelConfig::tiny());
+    same(&Weights::load(&checkpoint, &config).unwrap(), &expected);
+    assert!(!checkpoint.has_file("tokenizer.json"));
+    let missing = checkpoint.file("tokenizer.json").unwrap_err().to_string();
+    assert!(missing.contains("<embedded>/tokenizer.json"), "{missing}");
+}
+
+#[test]
+fn raw_layouts() {
+    let plain = Small::plain();
+    let expected = plain.load().unwrap();
+    assert!(matches!(expected.head.data, MatrixData::Plain { dtype: lily_model::Dtype::Bf16, .. }));
+    for fused in [true, false] {
+        let small = Small::plain();
+        small.tensors(|tensors| make_raw(tensors, fused));
+        same(&small.load().unwrap(), &expected);
+        // Multi-token prediction beside it changes nothing: the convolution alone decides about the one.
+        small.tensors(|tensors| drop(tensors.insert("mtp.norm.weight".into(), (Dtype::BF16, vec![1], vec![0; 2]))));
+        let weights = small.load().unwrap();
+        same(&weights, &expected);
+        assert_eq!(weights.ignored, ["mtp.norm.weight"]);
+    }
+}
+
+#[test]
+fn mtp_tensors_do_not_make_gains_raw() {
+    let expected = Small::new().load().unwrap();
+    let small = Small::new();
+    small.tensors(|tensors| {
+        tensors.insert("vision_tower.blocks.0.norm1.weight".into(), (Dtype::BF16, vec![1], vec![0; 2]));
+        tensors.insert("mtp.norm.weight".into(), (Dtype::I64, vec![1], vec![0; 8]));
+    });
+    let weights = small.load().unwrap();
+    same(&weights, &expected);
+    assert_eq!(weights.ignored, ["mtp.norm.weight", "vision_tower.blocks.0.norm1.weight"]);
+    assert!(expected.ignored.is_empty());
+}
+
+#[test]
+fn tied_embeddings() {
+    let storage = Storage { tied_head: true, ..Storage::mlx_4bit(&ModelConfig::tiny()) };
+    let small = Small::of(Synth { storage, ..Synth::new(ModelConfig::tiny()) });
+    let weights = small.load().unwrap();
+    assert_eq!(row(&weights.head, 7), row(&weights.embedding, 7));
+    small.config(|json| json["text_config"]["tie_word_embeddings"] = json!(false));
+    assert!(small.refusal().contains("language_model.lm_head.weight"), "an untied head must be there");
+}
+
+#[test]
+fn float_types_of_vectors_and_scales() {
+    let expected = Small::new().load().unwrap();
+    for dtype in [Dtype::F16, Dtype::F32] {
+        let small = Small::new();
+        small.tensors(|tensors| {
+            for (stored, _, bytes) in tensors.values_mut().filter(|tensor| tensor.0 == Dtype::BF16) {
+                let values = bytes.as_chunks().0.iter().map(|&value| bf16::from_le_bytes(value).to_f32());
+                *bytes = match dtype {
+                    Dtype::F16 => values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
+                    _ => values.flat_map(f32::to_le_bytes).collect(),
+                };
+                *stored = dtype;
+            }
+        });
+        let weights = small.load().unwrap();
+        if dtype == Dtype::F32 {
+            same(&weights, &expected);
+        }
+        let (a, b) = (row(&weights.head, 3), row(&expected.head, 3));
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-3), "f16 holds what bf16 holds, nearly");
+        assert!(matches!(weights.head.data, MatrixData::Affine { scale_dtype, .. } if scale_dtype != lily_model::Dtype::Bf16));
+    }
+}
+
+#[test]
+fn other_groups_and_bits() {
+    for (bits, group) in [(4, 32), (4, 128), (8, 32), (8, 64)] {
+        let mut config = ModelConfig::tiny();
+        (config.expert_width, config.shared_width) = (128, 128);
+        let mut storage = Storage { quantization: None, tied_head: false };
+        storage.quantization = Some(lily_model::Quantization {
+            default: lily_model::Affine { bits, group },
+            overrides: [("lm_head".to_owned(), lily_model::Affine { bits: 8, group: 64 })].into(),
+        });
+        let weights = Small::of(Synth { storage, ..Synth::new(config) }).load().unwrap();
+        let found = &weights.layers[0].down.data.data;
+        assert!(matches!(found, MatrixData::Affine { bits: b, group: g, .. } if (*b, *g) == (bits, group)), "{found:?}");
+        assert!(matches!(weights.head.data, MatrixData::Affine { bits: 8, group: 64, .. }));
+    }
+}
+
+#[test]
+fn unaligned_data() {
+    // Some writers do not pad the header: tensors then start at odd addresses.
+    let expected = Small::new().load().unwrap();
+    let small = Small::new();
+    let path = small.file("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header = String::from_utf8(bytes[8..8 + length].to_vec()).unwrap();
+    let header = header.trim_end().to_owned() + if header.trim_end().len() % 2 == 0 { " " } else { "" };
+    assert_eq!(header.len() % 2, 1);
+    fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes[8 + length..]].concat()).unwrap();
+    same(&small.load().unwrap(), &expected);
+}
+
+#[test]
+fn config_spellings() {
+    let config = ModelConfig::tiny();
+    let whole = config.to_json(&Storage::mlx_4bit(&config));
+    let read = |json: &Value| ModelConfig::from_json(json.to_string().as_bytes()).unwrap();
+    assert_eq!(read(&whole), config);
+    // Flat, as the text model alone.
+    let mut flat = whole["text_config"].clone();
+    assert_eq!(read(&flat), config);
+    // Rotary settings as plain fields, layers by interval and by default.
+    let flat_fields = flat.as_object_mut().unwrap();
+    let rope = flat_fields.remove("rope_parameters").unwrap();
+    flat_fields.insert("rope_theta".into(), rope["rope_theta"].clone());
+    flat_fields.insert("partial_rotary_factor".into(), rope["partial_rotary_factor"].clone());
+    flat_fields.remove("layer_types");
+    assert_eq!(read(&flat), config);
+    flat["full_attention_interval"] = json!(2);
+    use LayerKind::{Attention, Delta};
+    assert_eq!(read(&flat).layers, [Delta, Attention, Delta, Attention]);
+    // Rotary settings beside text_config; end ids of both levels.
+    let mut split = whole.clone();
+    split["rope_parameters"] = split["text_config"].as_object_mut().unwrap().remove("rope_parameters").unwrap();
+    split["eos_token_id"] = json!([5, 2]);
+    split["text_config"]["eos_token_id"] = json!(2);
+    assert_eq!(read(&split), ModelConfig { eos: vec![2, 5], ..config });
+    // The one explicit setting that says what this engine does.
+    split["text_config"]["norm_topk_prob"] = json!(true);
+    read(&split);
+}
