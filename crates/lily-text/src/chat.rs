@@ -23,6 +23,13 @@ pub struct Message {
     pub tool_call_id: Option<String>,
 }
 
+impl Message {
+    /// A message that is only text.
+    pub fn new(role: Role, content: impl Into<String>) -> Message {
+        Message { role, content: content.into(), reasoning: None, tool_calls: Vec::new(), tool_call_id: None }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCall {
     pub id: String,
@@ -62,4 +69,29 @@ pub struct Prompt {
     pub in_thinking: bool,
     /// Token positions of message boundaries before the generation prefix, ascending: where the state is worth keeping.
     pub boundaries: Vec<usize>,
+}
+
+impl Message {
+    pub fn system(content: impl Into<String>) -> Self {
+        Self::plain(Role::System, content)
+    }
+
+    pub fn user(content: impl Into<String>) -> Self {
+        Self::plain(Role::User, content)
+    }
+
+    pub fn assistant(content: impl Into<String>) -> Self {
+        Self::plain(Role::Assistant, content)
+    }
+
+    fn plain(role: Role, content: impl Into<String>) -> Self {
+        Message { role, content: content.into(), reasoning: None, tool_calls: Vec::new(), tool_call_id: None }
+    }
+}
+
+impl Default for ChatOptions {
+    /// Thinking on, ready to generate.
+    fn default() -> Self {
+        ChatOptions { thinking: true, preserve_thinking: false, generation_prompt: true, extra: Map::new() }
+    }
 }

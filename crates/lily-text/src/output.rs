@@ -1,5 +1,5 @@
-//! What the model says, as events: reasoning, content, tool calls. One incremental parser for streams and
-//! whole answers; the whole answer is the folded stream.
+//! What the model says, as events: reasoning, content, tool calls. One incremental parser makes them, for
+//! streams and whole answers; the whole answer is the folded stream ([`Answer`]).
 
 /// How to read the output.
 #[derive(Clone, Debug, Default)]
@@ -8,7 +8,8 @@ pub struct OutputOptions {
     pub in_thinking: bool,
     /// The request's tools: their schemas convert argument values. Empty: tool-call markup is content.
     pub tools: Vec<crate::Tool>,
-    /// Texts that end the answer; a match is never part of it.
+    /// Texts that end the answer; a match is never part of it. Searched in content only: thinking and
+    /// arguments may contain them.
     pub stop: Vec<String>,
 }
 
@@ -19,9 +20,69 @@ pub enum OutputEvent {
     Reasoning(String),
     Content(String),
     /// A tool call begins; `index` counts the answer's calls.
-    ToolCallStart { index: usize, id: String, name: String },
+    ToolCallStart {
+        index: usize,
+        id: String,
+        name: String,
+    },
     /// Part of the call's arguments; the parts concatenate to one JSON object.
-    ToolCallArguments { index: usize, json: String },
+    ToolCallArguments {
+        index: usize,
+        json: String,
+    },
     /// A stop text matched: nothing follows; cancel the generation.
-    StopMatched { stop: String },
+    StopMatched {
+        stop: String,
+    },
+}
+
+/// A whole answer: its events, folded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// Empty when the model did not think.
+    pub reasoning: String,
+    pub content: String,
+    pub tool_calls: Vec<AnswerCall>,
+    /// The stop text that ended it.
+    pub stop: Option<String>,
+}
+
+/// A tool call of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnswerCall {
+    pub id: String,
+    pub name: String,
+    /// One JSON object, as text.
+    pub arguments: String,
+}
+
+impl Answer {
+    /// Adds the next event of the stream.
+    pub fn apply(&mut self, event: OutputEvent) {
+        match event {
+            OutputEvent::Reasoning(text) => self.reasoning.push_str(&text),
+            OutputEvent::Content(text) => self.content.push_str(&text),
+            OutputEvent::ToolCallStart { id, name, .. } => self.tool_calls.push(AnswerCall { id, name, arguments: String::new() }),
+            OutputEvent::ToolCallArguments { index, json } => {
+                if let Some(call) = self.tool_calls.get_mut(index) {
+                    call.arguments.push_str(&json);
+                }
+            }
+            OutputEvent::StopMatched { stop } => self.stop = Some(stop),
+        }
+    }
+}
+
+impl Extend<OutputEvent> for Answer {
+    fn extend<I: IntoIterator<Item = OutputEvent>>(&mut self, events: I) {
+        events.into_iter().for_each(|event| self.apply(event));
+    }
+}
+
+impl FromIterator<OutputEvent> for Answer {
+    fn from_iter<I: IntoIterator<Item = OutputEvent>>(events: I) -> Answer {
+        let mut answer = Answer::default();
+        answer.extend(events);
+        answer
+    }
 }
