@@ -1,0 +1,301 @@
+//! The attention loop: some rows of queries that share a key/value head, over consecutive positions.
+//!
+//! Positions go 32 at a time: their keys are widened to f32 and multiplied with all query rows ([`score`]), each row's
+//! maximum and sum advance ([`soften`]), then their values are widened and added ([`accumulate`]). Both products keep
+//! 4 rows by 2 vectors in registers.
+
+use lily_model::{PAGE_TOKENS, Page};
+
+use super::AttentionDims;
+use crate::kv::KvLayout;
+use crate::simd::{Kernel, Simd};
+
+/// Positions that go together; divides a page.
+const STEP: usize = 32;
+/// Query rows that go together in registers.
+const ROWS: usize = 4;
+
+/// One thread's room for a tile.
+pub(crate) struct TileScratch {
+    /// Scaled queries, `[rows, stride]`.
+    queries: Vec<f32>,
+    /// Sums of weighted values, `[rows, stride]`.
+    sums: Vec<f32>,
+    /// Widened keys, then values, of one step, `[STEP, stride]`.
+    widened: Vec<f32>,
+    /// Scores, then weights, `[rows, STEP]`.
+    scores: Vec<f32>,
+    /// Running maximum of each row.
+    max: Vec<f32>,
+    /// Running sum of each row's weights.
+    total: Vec<f32>,
+}
+
+impl TileScratch {
+    pub fn new(dims: &AttentionDims) -> Self {
+        let rows = (dims.tile_tokens() * dims.group()).next_multiple_of(ROWS);
+        TileScratch {
+            queries: vec![0.0; rows * dims.stride],
+            sums: vec![0.0; rows * dims.stride],
+            widened: vec![0.0; STEP * dims.stride],
+            scores: vec![0.0; rows * STEP],
+            max: vec![0.0; rows],
+            total: vec![0.0; rows],
+        }
+    }
+}
+
+/// Consecutive tokens of one span, the query heads of one key/value head, and the positions to look at.
+pub(crate) struct TileTask<'a> {
+    pub dims: AttentionDims,
+    /// Rows of `q+gate | k | v` of the tile's tokens, `width` values each.
+    pub projected: &'a [f32],
+    pub width: usize,
+    pub head: usize,
+    /// Position of the first token.
+    pub start: usize,
+    /// The sequence's pages, and the whole cache that they index.
+    pub pages: &'a [Page],
+    pub cache: &'a [u16],
+    pub layout: KvLayout,
+    /// Index of the layer among attention layers.
+    pub layer: usize,
+    /// Positions to look at, of which each token sees those up to its own. A multiple of the page size at the start.
+    pub positions: std::ops::Range<usize>,
+    pub scratch: &'a mut TileScratch,
+}
+
+impl Kernel for TileTask<'_> {
+    /// Rows, in order token by token and head by head: read them through [`TileScratch::finish`] or [`TileScratch::partial`].
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let rows = self.load_queries(s);
+        let mut at = self.positions.start;
+        while at < self.positions.end {
+            let count = STEP.min(self.positions.end - at);
+            let keys = self.layout.keys(self.pages[at / PAGE_TOKENS], self.layer, self.head) + at % PAGE_TOKENS * self.dims.stride;
+            let values = keys + self.layout.half;
+            let length = count * self.dims.stride;
+            widen(s, &self.cache[keys..keys + length], &mut self.scratch.widened);
+            score(s, self.scratch, rows, count, self.dims.stride);
+            self.soften(s, at, count);
+            widen(s, &self.cache[values..values + length], &mut self.scratch.widened);
+            accumulate(s, self.scratch, rows, count, self.dims.stride);
+            at += count;
+        }
+    }
+}
+
+impl TileTask<'_> {
+    /// Copies the queries, scaled by `head_dim^-0.5`, pads rows with zeros and resets sums. Returns the padded row count.
+    #[inline(always)]
+    fn load_queries<S: Simd>(&mut self, s: S) -> usize {
+        let AttentionDims { head_dim, stride, .. } = self.dims;
+        let (group, tokens) = (self.dims.group(), self.projected.len() / self.width);
+        let rows = (tokens * group).next_multiple_of(ROWS);
+        let scale = s.splat(1.0 / (head_dim as f32).sqrt());
+        let scratch = &mut *self.scratch;
+        for row in 0..rows {
+            let out = &mut scratch.queries[row * stride..(row + 1) * stride];
+            if row >= tokens * group {
+                out.fill(0.0);
+                continue;
+            }
+            let projected = &self.projected[row / group * self.width..][..self.width];
+            let query = &projected[self.dims.query_at(self.head * group + row % group)..][..head_dim];
+            for at in (0..stride).step_by(S::LANES) {
+                // SAFETY: `head_dim - at` values of the query follow `at`, none past its end; `out` has `stride` values.
+                unsafe {
+                    let x = if at < head_dim { s.load_some(query.as_ptr().add(at), head_dim - at) } else { s.zero() };
+                    s.store(out.as_mut_ptr().add(at), s.mul(x, scale));
+                }
+            }
+        }
+        scratch.sums[..rows * stride].fill(0.0);
+        scratch.max[..rows].fill(f32::NEG_INFINITY);
+        scratch.total[..rows].fill(0.0);
+        rows
+    }
+
+    /// Turns the scores of `count` positions from `at` on into weights; rescales what was summed where the maximum grew.
+    #[inline(always)]
+    fn soften<S: Simd>(&mut self, s: S, at: usize, count: usize) {
+        let group = self.dims.group();
+        let tokens = self.projected.len() / self.width;
+        let scratch = &mut *self.scratch;
+        for row in 0..tokens * group {
+            let seen = (self.start + row / group + 1).saturating_sub(at).min(count);
+            let scores = &mut scratch.scores[row * STEP..(row + 1) * STEP];
+            scores[seen..].fill(f32::NEG_INFINITY);
+            let mut max = s.splat(scratch.max[row]);
+            for place in scores.chunks_exact(S::LANES) {
+                // SAFETY: a chunk has LANES values.
+                max = s.max(max, unsafe { s.load(place.as_ptr()) });
+            }
+            let (before, max) = (scratch.max[row], s.max_lane(max));
+            if seen == 0 {
+                scores.fill(0.0);
+                continue;
+            }
+            let max_all = s.splat(max);
+            let mut total = s.zero();
+            for (index, place) in scores.chunks_exact_mut(S::LANES).enumerate() {
+                // SAFETY: a chunk has LANES values.
+                unsafe {
+                    if index * S::LANES >= seen {
+                        s.store(place.as_mut_ptr(), s.zero());
+                        continue;
+                    }
+                    let weight = s.exp(s.sub(s.load(place.as_ptr()), max_all));
+                    s.store(place.as_mut_ptr(), weight);
+                    total = s.add(total, weight);
+                }
+            }
+            let shrink = if before == max { 1.0 } else { (before - max).exp() };
+            scratch.total[row] = scratch.total[row] * shrink + s.sum(total);
+            scratch.max[row] = max;
+            if shrink != 1.0 {
+                crate::norm::scale(s, &mut scratch.sums[row * self.dims.stride..(row + 1) * self.dims.stride], shrink);
+            }
+        }
+    }
+}
+
+/// Widens cached rows.
+#[inline(always)]
+fn widen<S: Simd>(s: S, cached: &[u16], out: &mut [f32]) {
+    let out = &mut out[..cached.len()];
+    for at in (0..cached.len()).step_by(S::LANES) {
+        // SAFETY: cached rows are whole vectors long, `out` as long.
+        unsafe { s.store(out.as_mut_ptr().add(at), s.load_half(cached.as_ptr().add(at))) }
+    }
+}
+
+/// `scores[row, position] = query[row] · key[position]` for `count` positions. An odd last position is paired with
+/// whatever stands behind it; that score is masked.
+#[inline(always)]
+fn score<S: Simd>(s: S, scratch: &mut TileScratch, rows: usize, count: usize, stride: usize) {
+    let (queries, keys) = (&scratch.queries[..rows * stride], &scratch.widened[..STEP * stride]);
+    for row in (0..rows).step_by(ROWS) {
+        for position in (0..count).step_by(2) {
+            let mut sums = [[s.zero(); 2]; ROWS];
+            for at in (0..stride).step_by(S::LANES) {
+                // SAFETY: `row + ROWS <= rows`, `position + 2 <= STEP`, and rows are whole vectors long.
+                unsafe {
+                    let key = s.load(keys.as_ptr().add(position * stride + at));
+                    let next = s.load(keys.as_ptr().add((position + 1) * stride + at));
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let query = s.load(queries.as_ptr().add((row + r) * stride + at));
+                        sums[0] = s.mul_add(query, key, sums[0]);
+                        sums[1] = s.mul_add(query, next, sums[1]);
+                    }
+                }
+            }
+            for (r, sums) in sums.into_iter().enumerate() {
+                scratch.scores[(row + r) * STEP + position] = s.sum(sums[0]);
+                scratch.scores[(row + r) * STEP + position + 1] = s.sum(sums[1]);
+            }
+        }
+    }
+}
+
+/// `sums[row] += weight[row, position] * value[position]` over `count` positions.
+#[inline(always)]
+fn accumulate<S: Simd>(s: S, scratch: &mut TileScratch, rows: usize, count: usize, stride: usize) {
+    let values = &scratch.widened[..count * stride];
+    let weights = &scratch.scores[..rows * STEP];
+    let sums = &mut scratch.sums[..rows * stride];
+    // A row is a multiple of 16 values: for 16 lanes, the second vector of the last pair may lie past its end.
+    let mut at = 0;
+    while at < stride {
+        if at + 2 * S::LANES <= stride {
+            for row in (0..rows).step_by(ROWS) {
+                accumulate_block::<S, 2>(s, (row, at), (weights, values, sums), stride);
+            }
+            at += 2 * S::LANES;
+        } else {
+            for row in (0..rows).step_by(ROWS) {
+                accumulate_block::<S, 1>(s, (row, at), (weights, values, sums), stride);
+            }
+            at += S::LANES;
+        }
+    }
+}
+
+/// `ROWS` rows from `row` on, `VECTORS` vectors from `at` on.
+#[inline(always)]
+fn accumulate_block<S: Simd, const VECTORS: usize>(
+    s: S,
+    (row, at): (usize, usize),
+    (weights, values, sums): (&[f32], &[f32], &mut [f32]),
+    stride: usize,
+) {
+    // SAFETY: `row + ROWS` rows of weights and sums and `at + VECTORS * LANES <= stride` values in each row exist.
+    unsafe {
+        let mut held = [[s.zero(); VECTORS]; ROWS];
+        for (r, held) in held.iter_mut().enumerate() {
+            for (v, held) in held.iter_mut().enumerate() {
+                *held = s.load(sums.as_ptr().add((row + r) * stride + at + v * S::LANES));
+            }
+        }
+        for (position, row_values) in values.chunks_exact(stride).enumerate() {
+            let mut value = [s.zero(); VECTORS];
+            for (v, value) in value.iter_mut().enumerate() {
+                *value = s.load(row_values.as_ptr().add(at + v * S::LANES));
+            }
+            for (r, held) in held.iter_mut().enumerate() {
+                let weight = s.splat(*weights.get_unchecked((row + r) * STEP + position));
+                for (held, &value) in held.iter_mut().zip(&value) {
+                    *held = s.mul_add(weight, value, *held);
+                }
+            }
+        }
+        for (r, held) in held.into_iter().enumerate() {
+            for (v, held) in held.into_iter().enumerate() {
+                s.store(sums.as_mut_ptr().add((row + r) * stride + at + v * S::LANES), held);
+            }
+        }
+    }
+}
+
+impl TileScratch {
+    /// Maximum, sum of weights and unscaled result of a row, into a partial.
+    pub fn partial(&self, row: usize, dims: &AttentionDims, out: &mut [f32]) {
+        (out[0], out[1]) = (self.max[row], self.total[row]);
+        out[16..].copy_from_slice(&self.sums[row * dims.stride..(row + 1) * dims.stride]);
+    }
+
+    /// The finished result of a row.
+    pub fn finish(&self, row: usize, dims: &AttentionDims, gate: &[f32], out: &mut [f32], isa: crate::isa::Isa) {
+        let sums = &self.sums[row * dims.stride..][..dims.head_dim];
+        FinishRow { sums, total: self.total[row], gate: &gate[..dims.head_dim], out: &mut out[..dims.head_dim] }.on(isa);
+    }
+}
+
+/// `out = sums / total * sigmoid(gate)`
+struct FinishRow<'a> {
+    sums: &'a [f32],
+    total: f32,
+    gate: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for FinishRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let total = s.splat(self.total);
+        for at in (0..self.out.len()).step_by(S::LANES) {
+            let left = self.out.len() - at;
+            // SAFETY: `left` values follow `at` in all three slices.
+            unsafe {
+                let gate = s.sigmoid(s.load_some(self.gate.as_ptr().add(at), left));
+                let x = s.div(s.load_some(self.sums.as_ptr().add(at), left), total);
+                s.store_some(self.out.as_mut_ptr().add(at), left, s.mul(x, gate));
+            }
+        }
+    }
+}
