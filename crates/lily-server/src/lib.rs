@@ -1,1 +1,33 @@
-//! See ARCHITECTURE.md.
+//! Lily over HTTP: OpenAI's API in front of one engine. Knows text and tokens, no tensors.
+//!
+//! Start with the routes in `router.rs`. A generating request goes: `body.rs` (JSON, limits) → the route's
+//! `request.rs` (fields, checked) → `generate.rs` (prompt to pieces of an answer) → the route's `reply.rs`
+//! (pieces to chunks, or folded to one object) → `sse.rs`. Around it: `serve.rs` accepts connections and
+//! stops, `auth.rs` and `access.rs` wrap every route.
+//!
+//! Invariants: a whole answer is the folded stream; dropping a response cancels its work; what a client
+//! sends never brings a status of 500 or above.
+
+mod access;
+mod auth;
+mod body;
+mod chat;
+mod completions;
+mod error;
+mod fields;
+mod generate;
+mod health;
+mod metrics;
+mod models;
+mod options;
+mod router;
+mod sampling;
+mod serve;
+mod service;
+mod sse;
+mod tokenize;
+mod usage;
+
+pub use options::{ServerError, ServerOptions, bind};
+pub use serve::serve;
+pub use service::Service;
