@@ -1,14 +1,15 @@
 //! The handle that callers hold: checks a request, queues it, stops the thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 
 use lily_model::{Device, PAGE_TOKENS, Runner};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::inbox::{Closing, Inbox};
+use crate::scheduler::Scheduler;
 use crate::stats::Stats;
-use crate::{EngineError, Generation, Options, Request};
+use crate::{EngineError, Generation, Options, Request, sampling};
 
 /// A running engine; clone it freely. When the last clone is gone, what was submitted is finished and
 /// the engine's thread ends.
@@ -36,8 +37,14 @@ impl Engine {
         let context = options.context.min(runner.config.context_max).min(capacity.pages * PAGE_TOKENS);
         let inbox = Arc::new(Inbox::new(capacity.slots, options.queue_max));
         let (vocab, device_name) = (runner.config.vocab, runner.device.name());
-        let _ = runner;
-        Engine { handle: Arc::new(Handle { inbox, thread: Mutex::new(None), context, vocab, device_name }) }
+        let options = Options { context, ..options };
+        let scheduler_inbox = inbox.clone();
+        let work = move || {
+            let _seal = SealAtEnd(scheduler_inbox.clone());
+            Scheduler::new(runner, options, scheduler_inbox).run();
+        };
+        let thread = thread::Builder::new().name("lily-engine".into()).spawn(work).expect("the system can start a thread");
+        Engine { handle: Arc::new(Handle { inbox, thread: Mutex::new(Some(thread)), context, vocab, device_name }) }
     }
 
     /// Queues a request; fails at once where it can never run. Does not block.
@@ -52,6 +59,7 @@ impl Engine {
         if let Some(&token) = request.prompt.iter().find(|&&token| token as usize >= vocab) {
             return Err(EngineError::UnknownToken { token, vocab });
         }
+        sampling::check(&request.sampling, vocab)?;
         let (sender, receiver) = unbounded_channel();
         self.handle.inbox.accept(request, sender)?;
         Ok(Generation::new(receiver, self.handle.inbox.clone()))
@@ -85,6 +93,15 @@ impl Engine {
             // A panic of the thread was reported where it happened, and every generation hears of it.
             let _ = thread.join();
         }
+    }
+}
+
+/// However the thread ends, nobody may go on waiting for it.
+struct SealAtEnd(Arc<Inbox>);
+
+impl Drop for SealAtEnd {
+    fn drop(&mut self) {
+        self.0.seal(thread::panicking());
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where callers and the engine's thread meet: arrived requests, the wish to stop, the latest statistics.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -14,7 +14,17 @@ pub(crate) struct Job {
     pub id: u64,
     pub request: Request,
     pub events: UnboundedSender<Event>,
+    pub ticket: Ticket,
     pub submitted: Instant,
+}
+
+/// A place among the requests in flight; dropping it makes room for another.
+pub(crate) struct Ticket(Arc<Inbox>);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.lock().in_flight -= 1;
+    }
 }
 
 /// How the engine ends, from patient to impatient.
@@ -41,6 +51,8 @@ struct State {
     in_flight: usize,
     next_id: u64,
     closing: Option<Closing>,
+    /// The thread ended by a panic.
+    crashed: bool,
     /// Set by whoever wants the thread to look around.
     woken: bool,
     stats: Stats,
@@ -64,8 +76,11 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn accept(&self, request: Request, events: UnboundedSender<Event>) -> Result<(), EngineError> {
+    pub fn accept(self: &Arc<Self>, request: Request, events: UnboundedSender<Event>) -> Result<(), EngineError> {
         let mut state = self.lock();
+        if state.crashed {
+            return Err(EngineError::Stopped);
+        }
         if state.closing.is_some() {
             return Err(EngineError::ShuttingDown);
         }
@@ -75,15 +90,11 @@ impl Inbox {
         let id = state.next_id;
         state.next_id += 1;
         state.in_flight += 1;
-        state.arrived.push(Job { id, request, events, submitted: Instant::now() });
+        let ticket = Ticket(self.clone());
+        state.arrived.push(Job { id, request, events, ticket, submitted: Instant::now() });
         drop(state);
         self.wake();
         Ok(())
-    }
-
-    /// A request that was accepted has ended, however it did.
-    pub fn ended(&self) {
-        self.lock().in_flight -= 1;
     }
 
     pub fn close(&self, closing: Closing) {
@@ -106,6 +117,17 @@ impl Inbox {
         }
         state.woken = false;
         Arrivals { jobs: std::mem::take(&mut state.arrived), closing: state.closing }
+    }
+
+    /// The thread is gone: nothing that arrives from now on would be seen.
+    pub fn seal(&self, crashed: bool) {
+        let mut state = self.lock();
+        state.crashed |= crashed;
+        state.closing = Some(Closing::Cancel);
+        let unseen = std::mem::take(&mut state.arrived);
+        drop(state);
+        // Their tickets lock the inbox.
+        drop(unseen);
     }
 
     pub fn publish(&self, stats: &Stats) {

@@ -1,14 +1,23 @@
 //! Sessions, scheduling, state cache and sampling over one model on one device; speaks tokens, never text.
 //!
 //! Start with [`Engine::submit`]: a request enters the fair queue of the engine's own thread, and a
-//! [`Generation`] hears what becomes of it. Dropping the generation cancels it. The thread's life is
-//! the scheduler: each of its passes is one batch of the model.
+//! [`Generation`] hears what becomes of it. Dropping the generation cancels it. The thread's
+//! life stands in `scheduler.rs`: each of its turns is one batch of the model.
 
+mod cache;
+mod deliver;
+mod draw;
 mod engine;
 mod generation;
 mod inbox;
+mod memory;
+mod pages;
 mod request;
+mod sampling;
+mod scheduler;
+mod sequence;
 mod stats;
+mod tree;
 
 pub use engine::Engine;
 pub use generation::Generation;

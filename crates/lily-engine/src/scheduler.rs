@@ -1,0 +1,320 @@
+//! The engine's thread: each turn of [`Scheduler::run`] composes one batch and gives everyone their due.
+//!
+//! A batch has one row for each sequence that decodes and at most one chunk of a prompt, of the sequence
+//! that was served the longest ago; so a long prompt freezes nobody, and several prompts advance in turn.
+//! A sequence that was preempted is an ordinary waiting one whose "prompt" includes what it generated.
+//! Read [`Scheduler::turn`] first.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lily_model::{Batch, Device, Logits, PAGE_TOKENS, Runner, Span};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::cache::Sizes;
+use crate::inbox::{Closing, Inbox};
+use crate::memory::Memory;
+use crate::sequence::Sequence;
+use crate::stats::Stats;
+use crate::tree::{Found, common_prefix};
+use crate::{EngineError, Event, Options};
+
+/// A waiting prompt waits a little longer when a running one will soon have saved so many more of its tokens.
+const SHARE_MIN: usize = 64;
+
+pub(crate) struct Scheduler<D: Device> {
+    pub(crate) runner: Runner<D>,
+    options: Options,
+    inbox: Arc<Inbox>,
+    pub(crate) memory: Memory,
+    /// In order of arrival, both of them.
+    waiting: VecDeque<Sequence>,
+    pub(crate) running: Vec<Sequence>,
+    /// Last events, sent once the statistics and the free slots tell the same.
+    endings: Vec<(UnboundedSender<Event>, Event)>,
+    pub(crate) stats: Stats,
+}
+
+/// One sequence's part of the next batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub id: u64,
+    pub rows: usize,
+}
+
+/// Whether a waiting sequence may start.
+enum Admission {
+    Start(Found),
+    /// It will find more in the cache in a moment; others may go first.
+    Later,
+    /// There is no room; nobody behind it may overtake.
+    Full,
+}
+
+impl<D: Device> Scheduler<D> {
+    /// `options.context` holds for this device and model.
+    pub fn new(runner: Runner<D>, options: Options, inbox: Arc<Inbox>) -> Self {
+        let capacity = runner.device.capacity();
+        let sizes = Sizes { bytes_max: options.cache_bytes, state: runner.device.state_bytes(), page: page_bytes(&runner.config) };
+        let chunk = options.chunk.clamp(1, capacity.rows);
+        let options =
+            Options { chunk, chunk_shared: options.chunk_shared.clamp(1, chunk), keep_every: options.keep_every.max(1), ..options };
+        let memory = Memory::new(capacity.slots, capacity.pages, sizes);
+        let stats = Stats { slots: capacity.slots, pages: capacity.pages, ..Stats::default() };
+        Scheduler { runner, options, inbox, memory, waiting: VecDeque::new(), running: Vec::new(), endings: Vec::new(), stats }
+    }
+
+    /// Works until the engine is closed and everyone has heard their last event.
+    pub fn run(mut self) {
+        self.publish();
+        loop {
+            let idle = self.running.is_empty() && self.waiting.is_empty();
+            let arrivals = self.inbox.collect(idle);
+            for job in arrivals.jobs {
+                self.stats.submitted += 1;
+                self.waiting.push_back(Sequence::new(job, self.options.context, self.options.keep_every));
+            }
+            if let Some(closing) = arrivals.closing {
+                self.close(closing);
+            }
+            self.turn();
+            self.publish();
+            if arrivals.closing.is_some() && self.running.is_empty() && self.waiting.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// One pass of the model, and what comes before and after it.
+    fn turn(&mut self) {
+        self.drop_cancelled();
+        self.admit();
+        let parts = self.compose();
+        if parts.is_empty() {
+            return;
+        }
+        match self.pass(&parts) {
+            Ok(()) => self.deliver(&parts),
+            Err(error) => {
+                tracing::error!(%error, sequences = parts.len(), "a pass failed");
+                let error = Arc::new(EngineError::Model(error));
+                parts.iter().for_each(|part| self.fail(part.id, error.clone()));
+            }
+        }
+    }
+
+    fn close(&mut self, closing: Closing) {
+        if closing >= Closing::Finish {
+            let (begun, new): (VecDeque<_>, VecDeque<_>) = self.waiting.drain(..).partition(|sequence| sequence.started.is_some());
+            self.waiting = begun;
+            new.into_iter().for_each(|sequence| self.end(sequence, Event::Failed(Arc::new(EngineError::ShuttingDown))));
+        }
+        if closing == Closing::Cancel {
+            let rest: Vec<Sequence> = self.running.drain(..).chain(self.waiting.drain(..)).collect();
+            rest.into_iter().for_each(|sequence| self.end(sequence, Event::Failed(Arc::new(EngineError::ShuttingDown))));
+        }
+    }
+
+    /// Frees what callers no longer wait for. The prefix computed so far is kept.
+    fn drop_cancelled(&mut self) {
+        let before = self.waiting.len();
+        self.waiting.retain(|sequence| !sequence.events.is_closed());
+        self.stats.cancelled += (before - self.waiting.len()) as u64;
+        let gone: Vec<u64> = self.running.iter().filter(|sequence| sequence.events.is_closed()).map(|sequence| sequence.id).collect();
+        for id in gone {
+            let mut sequence = self.take(id);
+            tracing::debug!(id, tokens = sequence.done, "cancelled");
+            self.memory.save(&mut sequence, &self.runner.device);
+            self.memory.release(&mut sequence);
+            self.stats.cancelled += 1;
+        }
+    }
+
+    fn admit(&mut self) {
+        let mut at = 0;
+        while at < self.waiting.len() && !self.memory.slots_free.is_empty() {
+            match self.judge(&self.waiting[at]) {
+                Admission::Start(found) => {
+                    let sequence = self.waiting.remove(at).expect("an index inside the queue");
+                    self.start(sequence, found);
+                }
+                Admission::Later => at += 1,
+                Admission::Full => break,
+            }
+        }
+    }
+
+    fn judge(&self, sequence: &Sequence) -> Admission {
+        let found = self.memory.cache.find(&sequence.tokens);
+        if self.memory.cache.is_on() && self.running.iter().any(|other| will_save_more(other, sequence, found.position)) {
+            return Admission::Later;
+        }
+        // Prompts that run are promised their pages; one that was preempted leaves room for everyone to grow.
+        let promised: usize = self.running.iter().map(Sequence::pages_missing).sum();
+        let growth = if sequence.started.is_some() { self.running.len() } else { 0 };
+        if self.running.is_empty() || self.memory.has_room(sequence, found, promised + growth) {
+            Admission::Start(found)
+        } else {
+            Admission::Full
+        }
+    }
+
+    fn start(&mut self, mut sequence: Sequence, found: Found) {
+        self.memory.start(&mut sequence, found, &mut self.runner.device);
+        if sequence.started.is_none() {
+            let reason = self.memory.cache.note(found);
+            let (prompt, cached, common) = (sequence.prompt, sequence.done, found.common);
+            tracing::info!(id = sequence.id, prompt, cached, common, reason, "started");
+            sequence.started = Some(Instant::now());
+            sequence.cached = cached;
+            sequence.reported = cached;
+            self.stats.prompt_tokens += prompt as u64;
+            self.stats.cached_tokens += cached as u64;
+            let _ = sequence.events.send(Event::Started { cached_tokens: cached });
+        }
+        let at = self.running.partition_point(|other| other.id < sequence.id);
+        self.running.insert(at, sequence);
+    }
+
+    /// Chooses who is part of the next batch and sees to their pages.
+    fn compose(&mut self) -> Vec<Part> {
+        let mut parts = self.choose();
+        for part in parts.clone() {
+            self.reserve(part);
+        }
+        // Making room for one may have cost another its place.
+        parts.retain(|part| self.running.iter().any(|sequence| sequence.id == part.id));
+        parts
+    }
+
+    fn choose(&self) -> Vec<Part> {
+        let capacity = self.runner.device.capacity();
+        let mut turn: Vec<&Sequence> = self.running.iter().collect();
+        turn.sort_by_key(|sequence| (sequence.served, sequence.id));
+        let prefilling = turn.iter().copied().find(|sequence| sequence.pending() > 1);
+        let decoding = turn.iter().copied().filter(|sequence| sequence.pending() == 1);
+
+        let room = capacity.rows.min(capacity.logit_rows);
+        let room = if prefilling.is_some() { room - 1 } else { room };
+        let mut parts: Vec<Part> = decoding.take(room).map(|sequence| Part { id: sequence.id, rows: 1 }).collect();
+        if let Some(sequence) = prefilling {
+            let chunk = if parts.is_empty() { self.options.chunk } else { self.options.chunk_shared };
+            let end = sequence.chunk_end(chunk.min(capacity.rows - parts.len()), self.options.chunk);
+            parts.push(Part { id: sequence.id, rows: end - sequence.done });
+        }
+        parts
+    }
+
+    /// Makes room for a part: first at the cost of the cache, then of the youngest sequence, itself included.
+    fn reserve(&mut self, part: Part) {
+        while let Some(at) = self.running.iter().position(|sequence| sequence.id == part.id) {
+            let sequence = &mut self.running[at];
+            let end = sequence.done + part.rows;
+            if self.memory.grow(sequence, end, &mut self.runner.device).is_ok() {
+                return;
+            }
+            if !self.memory.cache.evict_for_page(&mut self.memory.pool) {
+                assert!(self.running.len() > 1, "one sequence finds room in an empty device: the context is bounded by the pages");
+                self.preempt();
+            }
+        }
+    }
+
+    /// Sends the youngest running sequence back to the queue, to its place by age.
+    fn preempt(&mut self) {
+        let mut sequence = self.running.pop().expect("a running sequence");
+        tracing::info!(id = sequence.id, tokens = sequence.done, "preempted: no page is free");
+        self.stats.preempted += 1;
+        self.memory.save(&mut sequence, &self.runner.device);
+        self.memory.release(&mut sequence);
+        let at = self.waiting.partition_point(|other| other.id < sequence.id);
+        self.waiting.insert(at, sequence);
+    }
+
+    fn pass(&mut self, parts: &[Part]) -> Result<(), lily_model::ModelError> {
+        let started = Instant::now();
+        let spans: Vec<Span<'_>> = parts.iter().map(|part| span(&self.running, *part)).collect();
+        let batch = Batch { spans: &spans };
+        self.stats.passes += 1;
+        self.stats.rows += batch.rows() as u64;
+        let result = self.runner.run(&batch);
+        self.stats.busy += started.elapsed();
+        result
+    }
+
+    pub(crate) fn sequence(&mut self, id: u64) -> &mut Sequence {
+        self.running.iter_mut().find(|sequence| sequence.id == id).expect("a running sequence")
+    }
+
+    fn take(&mut self, id: u64) -> Sequence {
+        let at = self.running.iter().position(|sequence| sequence.id == id).expect("a running sequence");
+        self.running.remove(at)
+    }
+
+    pub(crate) fn fail(&mut self, id: u64, error: Arc<EngineError>) {
+        let sequence = self.take(id);
+        self.end(sequence, Event::Failed(error));
+    }
+
+    pub(crate) fn finish(&mut self, id: u64, reason: crate::Finish) {
+        let mut sequence = self.take(id);
+        self.memory.save(&mut sequence, &self.runner.device);
+        let usage = sequence.usage();
+        self.stats.decode += usage.decode;
+        tracing::info!(id, ?reason, generated = usage.generated_tokens, prefill = ?usage.prefill, decode = ?usage.decode, "finished");
+        self.end(sequence, Event::Finished { reason, usage });
+    }
+
+    fn end(&mut self, mut sequence: Sequence, event: Event) {
+        match &event {
+            Event::Finished { reason: crate::Finish::Stop, .. } => self.stats.finished_stop += 1,
+            Event::Finished { .. } => self.stats.finished_length += 1,
+            _ => self.stats.failed += 1,
+        }
+        self.memory.release(&mut sequence);
+        self.endings.push((sequence.events, event));
+    }
+
+    fn publish(&mut self) {
+        let Memory { slots_free, pool, cache } = &self.memory;
+        let stats = &mut self.stats;
+        stats.waiting = self.waiting.len();
+        stats.prefilling = self.running.iter().filter(|sequence| sequence.first_token.is_none()).count();
+        stats.decoding = self.running.len() - stats.prefilling;
+        stats.slots_used = stats.slots - slots_free.len();
+        stats.pages_cached = cache.evictable(pool);
+        stats.pages_used = pool.total() - pool.free() - stats.pages_cached;
+        stats.cache.clone_from(&cache.stats);
+        stats.cache.entries = cache.len();
+        stats.cache.bytes = cache.bytes();
+        self.inbox.publish(stats);
+        for (events, event) in self.endings.drain(..) {
+            let _ = events.send(event);
+        }
+    }
+}
+
+/// Whether `other`, which runs, is about to save a prefix of `sequence` that is clearly longer than `position`.
+fn will_save_more(other: &Sequence, sequence: &Sequence, position: usize) -> bool {
+    let ahead = |&&keep: &&usize| keep > other.done && keep >= position + SHARE_MIN && keep < sequence.tokens.len();
+    let Some(&keep) = other.keeps.iter().find(ahead) else { return false };
+    common_prefix(&other.tokens[..keep.min(other.prompt)], &sequence.tokens) >= keep
+}
+
+fn span(running: &[Sequence], part: Part) -> Span<'_> {
+    let sequence = running.iter().find(|sequence| sequence.id == part.id).expect("a running sequence");
+    let end = sequence.done + part.rows;
+    Span {
+        slot: sequence.slot.expect("a running sequence has a slot"),
+        start: sequence.done,
+        tokens: &sequence.tokens[sequence.done..end],
+        pages: &sequence.pages,
+        logits: if end == sequence.tokens.len() { Logits::Last } else { Logits::None },
+    }
+}
+
+/// Keys and values of one page in every attention layer, bf16 as all devices keep them.
+fn page_bytes(config: &lily_model::ModelConfig) -> usize {
+    config.layers_of(lily_model::LayerKind::Attention) * PAGE_TOKENS * config.kv_width() * 2 * 2
+}
