@@ -3,7 +3,10 @@
 //! Start with [`Text`], which a checkpoint's tokenizer files make; [`Text::prompt`] goes in,
 //! [`OutputParser`] comes out.
 
+mod arguments;
+mod bare_call;
 mod chat;
+mod closing;
 mod defaults;
 mod detokenizer;
 mod encoder;
@@ -13,11 +16,16 @@ mod output;
 mod parser;
 mod prompt;
 mod python;
+mod python_literal;
+mod schema;
 mod stop;
+mod tags;
 mod template;
 mod text;
+mod tool_call;
 mod utf8;
 mod vocabulary;
+mod whole_call;
 mod writers;
 
 pub use chat::{ChatOptions, Message, Prompt, Role, Tool, ToolCall};

@@ -91,11 +91,6 @@ impl Vocabulary {
         self.control.get(token as usize).copied().unwrap_or(false)
     }
 
-    /// One past the largest id that the tokenizer defines.
-    pub fn defined(&self) -> usize {
-        self.ends.len()
-    }
-
     pub fn id_of(&self, added: &str) -> Option<u32> {
         self.added.iter().find(|t| t.text == added).map(|t| t.id)
     }

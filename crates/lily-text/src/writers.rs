@@ -6,6 +6,7 @@ use crate::stop::StopFilter;
 /// Thinking: white space at both ends belongs to the format, not to the thought.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReasoningWriter {
+    /// The block has text.
     started: bool,
     /// White space that is passed on only if something follows.
     trailing: String,
@@ -27,11 +28,10 @@ impl ReasoningWriter {
         self.started
     }
 
-    /// The block ended. A later block is set apart by an empty line.
+    /// The block ended. A later one is set apart by an empty line.
     pub fn end(&mut self) {
-        self.trailing.clear();
-        if self.started {
-            self.trailing.push_str("\n\n");
+        if std::mem::take(&mut self.started) {
+            self.trailing = "\n\n".into();
         }
     }
 }
@@ -60,22 +60,29 @@ pub(crate) struct ContentWriter {
     hold_trailing: bool,
     /// Only white space so far, since the beginning or since the last think block or call.
     fresh: bool,
-    leading: String,
-    trailing: String,
     /// A call came since the last solid text: white space at the end is not content.
     after_call: bool,
+    /// Some content has left.
+    wrote: bool,
+    leading: String,
+    trailing: String,
 }
 
 impl ContentWriter {
-    pub fn new(stop: Vec<String>, verbatim: bool, hold_trailing: bool) -> ContentWriter {
+    pub fn answer(stop: Vec<String>, hold_trailing: bool) -> ContentWriter {
+        ContentWriter { verbatim: false, hold_trailing, ..ContentWriter::verbatim(stop) }
+    }
+
+    pub fn verbatim(stop: Vec<String>) -> ContentWriter {
         ContentWriter {
             stops: StopFilter::new(stop),
-            verbatim,
-            hold_trailing,
+            verbatim: true,
+            hold_trailing: false,
             fresh: true,
+            after_call: false,
+            wrote: false,
             leading: String::new(),
             trailing: String::new(),
-            after_call: false,
         }
     }
 
@@ -83,20 +90,23 @@ impl ContentWriter {
         self.fresh
     }
 
+    /// Only white space since the last call.
+    pub fn follows_call(&self) -> bool {
+        self.fresh && self.after_call
+    }
+
     /// Returns true when a stop text matched: nothing may follow.
     pub fn push(&mut self, text: &str, out: &mut Vec<OutputEvent>) -> bool {
-        if self.verbatim {
-            return self.search_stops(text, out);
-        }
-        if !self.fresh {
+        if self.verbatim || !self.fresh {
             return self.search_stops(text, out);
         }
         self.leading.push_str(text);
-        let white = self.leading.len() - self.leading.trim_start().len();
-        if white == self.leading.len() {
+        let solid = self.leading.trim_start().len();
+        if solid == 0 {
             return false;
         }
         // Whole empty lines go; the indentation of the first line with text stays.
+        let white = self.leading.len() - solid;
         let first_line = self.leading[..white].rfind('\n').map_or(0, |newline| newline + 1);
         let text = self.leading.split_off(first_line);
         self.leading.clear();
@@ -126,19 +136,31 @@ impl ContentWriter {
             (!all.is_empty()).then_some(all)
         };
         if let Some(ready) = ready {
+            self.wrote = true;
             out.push(OutputEvent::Content(ready));
         }
     }
 
-    /// A think block or a tool call stands here: what could have been a stop text is none, and the content
-    /// that may follow begins anew.
-    pub fn interrupt(&mut self, by_call: bool, out: &mut Vec<OutputEvent>) {
+    /// A tag stands here: what could have become a stop text is none.
+    pub fn settle(&mut self, out: &mut Vec<OutputEvent>) {
         let mut passed = String::new();
         self.stops.finish(&mut passed);
-        self.emit(&passed, true, out);
+        self.emit(&passed, self.hold_trailing, out);
+    }
+
+    /// A think block ended: what follows begins anew.
+    pub fn begin_anew(&mut self) {
         self.leading.clear();
         self.fresh = true;
-        self.after_call |= by_call;
+    }
+
+    /// A tool call stands here. Content after it, if any, begins a line of its own.
+    pub fn begin_call(&mut self) {
+        self.begin_anew();
+        self.after_call = true;
+        if self.wrote && self.trailing.is_empty() {
+            self.trailing.push('\n');
+        }
     }
 
     pub fn finish(&mut self, out: &mut Vec<OutputEvent>) {
