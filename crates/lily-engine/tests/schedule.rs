@@ -62,6 +62,8 @@ fn answers_are_those_of_the_model() {
 
 #[test]
 fn random_schedules_equal_solo_runs() {
+    // What the schedules must have met, all together.
+    let (mut hits, mut preempted, mut page_copies, mut cancelled) = (0, 0, 0, 0);
     for seed in 0..12 {
         let mut random = Random(seed);
         let capacity = Capacity {
@@ -77,7 +79,7 @@ fn random_schedules_equal_solo_runs() {
             keep_every: 100 + random.below(400),
             ..options()
         };
-        let (engine, _) = start(capacity, options);
+        let (engine, probe) = start(capacity, options);
         let clients = [1, 3, 16, 64][random.below(4)];
         let stem = random.tokens(600);
         std::thread::scope(|scope| {
@@ -90,8 +92,12 @@ fn random_schedules_equal_solo_runs() {
         wait_for(&engine, is_empty);
         let stats = engine.stats();
         assert_eq!(stats.submitted, stats.finished_stop + stats.finished_length + stats.cancelled, "seed {seed}: {stats:?}");
-        assert_eq!((stats.failed, stats.slots_used), (0, 0), "seed {seed}");
+        hits += stats.cache.hits;
+        preempted += stats.preempted;
+        cancelled += stats.cancelled;
+        page_copies += probe.page_copies.load(Ordering::SeqCst);
     }
+    assert!(hits > 0 && preempted > 0 && page_copies > 0 && cancelled > 0, "{hits} {preempted} {page_copies} {cancelled}");
 }
 
 /// Requests with prefixes of a common stem; some are left early, at any stage.
@@ -328,10 +334,8 @@ fn hear_rest(mut generation: Generation) -> String {
 #[test]
 fn shutdown_finishes_what_runs_and_refuses_what_waits() {
     let (engine, probe) = start(Capacity { slots: 2, ..CAPACITY }, options());
-    let mut running: Vec<_> = (0..2).map(|at| engine.submit(greedy(vec![at, 7], 300)).unwrap()).collect();
-    running.iter_mut().for_each(|generation| {
-        first_token(generation);
-    });
+    let running: Vec<_> = (0..2).map(|at| engine.submit(greedy(vec![at, 7], 300)).unwrap()).collect();
+    wait_for(&engine, |stats| stats.running() == 2);
     probe.gate_closed.store(true, Ordering::SeqCst);
     let waiting = engine.submit(greedy(vec![9, 9], 5)).unwrap();
     let closer = std::thread::spawn({
@@ -343,7 +347,7 @@ fn shutdown_finishes_what_runs_and_refuses_what_waits() {
     }
     probe.gate_closed.store(false, Ordering::SeqCst);
     for (at, generation) in running.into_iter().enumerate() {
-        assert_eq!(hear(generation).tokens, continuation(&[at as u32, 7], 300)[1..]);
+        assert_eq!(hear(generation).tokens, continuation(&[at as u32, 7], 300));
     }
     assert_eq!(hear(waiting).end.unwrap_err(), "the engine is shutting down");
     closer.join().unwrap();
@@ -394,7 +398,7 @@ struct Fickle(usize);
 impl Constraint for Fickle {
     fn allowed(&mut self) -> Option<Vec<u32>> {
         match self.0 {
-            0..5 => Some(vec![0x5555_5555; 3]),
+            0..=5 => Some(vec![0x5555_5555; 3]),
             6 => panic!("a bug of the grammar"),
             _ => Some(vec![0, 0, 0, 1 << 31]),
         }

@@ -5,6 +5,9 @@
 //! The recurrent state of a slot is a hash that takes in each token together with three earlier entries of
 //! the KV pages; the logits hash that state with every entry of the sequence.
 
+// Each test binary uses its own part of this.
+#![allow(dead_code)]
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
