@@ -1,4 +1,4 @@
-"""mlx-lm in float32 on the CPU: logits, greedy text, log-likelihoods.
+"""mlx-lm in float32 on the CPU: logits, greedy text, log-likelihood.
 
 In bf16 mlx on the CPU accumulates in bf16 and is no reference; hence set_dtype on the quantised model.
 """
@@ -56,17 +56,9 @@ def greedy(model, tokens, count):
     return {"tokens": chosen, "margins": margins}
 
 
-def negative_log_likelihood(model, windows, batch=8):
-    """Sum over all tokens but the first of each window, in nats, and their number. Windows of one length share a pass."""
-    total, scored = 0.0, 0
-    for length in sorted({len(window) for window in windows}):
-        equal = [window for window in windows if len(window) == length]
-        for at in range(0, len(equal), batch):
-            tokens = np.array(equal[at : at + batch])
-            rows = np.array(model(mx.array(tokens)))[:, :-1].astype(np.float64)
-            top = rows.max(-1, keepdims=True)
-            norm = top[..., 0] + np.log(np.exp(rows - top).sum(-1))
-            chosen = np.take_along_axis(rows, tokens[:, 1:, None], -1)[..., 0]
-            total += float((norm - chosen).sum())
-            scored += chosen.size
-    return total, scored
+def negative_log_likelihood(model, window):
+    """Of all tokens but the first, in nats, from an empty state."""
+    rows = logits(model, window)[:-1].astype(np.float64)
+    top = rows.max(-1, keepdims=True)
+    norm = top[:, 0] + np.log(np.exp(rows - top).sum(-1))
+    return float((norm - rows[np.arange(len(rows)), window[1:]]).sum())

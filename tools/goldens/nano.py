@@ -42,10 +42,12 @@ def perplexity(model, tokenizer, text):
     """Over the whole text, window by window."""
     ids = tokenizer.encode(text.read_text(), add_special_tokens=False).ids
     windows = [ids[at : at + WINDOW] for at in range(0, len(ids) - 1, WINDOW)]
-    nll, scored = mlx_f32.negative_log_likelihood(model, windows)
-    figure = dict(window=WINDOW, scored=scored, nll=nll, perplexity=float(np.exp(nll / scored)), tokens=ids)
-    print(f"{text.name}: perplexity {figure['perplexity']:.6f} over {scored} tokens")
-    return dict(file=str(text.relative_to(ROOT)) if text.is_relative_to(ROOT) else text.name, **figure)
+    nll = [mlx_f32.negative_log_likelihood(model, window) for window in windows]
+    scored = sum(len(window) - 1 for window in windows)
+    figure = float(np.exp(sum(nll) / scored))
+    print(f"{text.name}: perplexity {figure:.6f} over {scored} tokens")
+    file = str(text.relative_to(ROOT)) if text.is_relative_to(ROOT) else text.name
+    return dict(file=file, window=WINDOW, scored=scored, nll=nll, perplexity=figure, tokens=ids)
 
 
 def main():

@@ -63,12 +63,33 @@ pub struct Perplexity {
     pub window: usize,
     /// Scored tokens: all but the first of each window.
     pub scored: usize,
-    /// Sum of the negative log-likelihoods, in nats.
-    pub nll: f64,
-    /// `exp(nll / scored)`.
+    /// Sum of the negative log-likelihoods of each window, in nats, so that a test may take only a few windows.
+    pub nll: Vec<f64>,
+    /// `exp(sum(nll) / scored)`.
     pub perplexity: f64,
-    /// All token ids of the text that were scored, windows one after the other.
+    /// The token ids of the whole text, windows one after the other; the last one may be shorter.
     pub tokens: Vec<u32>,
+}
+
+impl Greedy {
+    /// Panics at the first id of `tokens` that differs where the margin exceeds twice `error`, the largest error of a
+    /// logit (two logits may err towards each other).
+    ///
+    /// Where it does not, either choice is right; as the texts then part, the rest is not compared. Returns how many
+    /// ids were compared, so that a test can demand enough of them.
+    pub fn assert_followed(&self, name: &str, tokens: &[u32], error: f64) -> usize {
+        for (index, (found, expected)) in tokens.iter().zip(&self.tokens).enumerate() {
+            if found != expected {
+                let margin = f64::from(self.margins[index]);
+                assert!(
+                    margin <= 2.0 * error,
+                    "{name}: greedy token {index}: expected {expected} by a margin of {margin:.2e}, found {found}"
+                );
+                return index;
+            }
+        }
+        tokens.len().min(self.tokens.len())
+    }
 }
 
 #[derive(Deserialize)]
@@ -82,7 +103,11 @@ struct Document {
 impl Golden {
     /// Loads `tests/goldens/NAME`.
     pub fn load(name: &str) -> Result<Self, TestkitError> {
-        let directory = goldens_directory().join(name);
+        Self::load_from(goldens_directory().join(name))
+    }
+
+    /// Loads the golden in any directory.
+    pub fn load_from(directory: PathBuf) -> Result<Self, TestkitError> {
         let path = directory.join("golden.json");
         let document: Document =
             serde_json::from_slice(&read_file(&path)?).map_err(|e| TestkitError::content(path.display().to_string(), e.to_string()))?;

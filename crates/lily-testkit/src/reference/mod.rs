@@ -23,7 +23,7 @@ pub use delta::{DeltaState, DeltaTokens, beta, causal_conv, decay, delta_update,
 pub use dims::{AttentionDims, DeltaDims, MixerKind, ModelDims, MoeDims};
 pub use layer::{AttentionWeights, DeltaWeights, LayerState, LayerWeights, MixerWeights, Pass, attention_mixer, delta_mixer, layer};
 pub use linear::{Affine, Matrix, dequantise, linear};
-pub use model::{GreedyStep, Model, State};
+pub use model::{GreedyStep, Model, State, greedy_step, negative_log_likelihood};
 pub use moe::{Expert, MoeWeights, Route, experts_output, moe, route, shared_output, swiglu};
 pub use norm::{gated_rms_norm, l2_norm, rms_norm};
 pub use rope::rope;

@@ -94,3 +94,13 @@ pub fn greedy_step(logits: &[f64]) -> GreedyStep {
     }
     GreedyStep { token: best as u32, margin: logits[best] - second }
 }
+
+/// The negative log-likelihood of all tokens but the first, in nats, from an empty state.
+pub fn negative_log_likelihood(model: &Model, tokens: &[u32]) -> f64 {
+    let logits = model.forward(tokens, &mut model.state(), &mut Trace::off());
+    let surprise = |row: &[f64], next: u32| {
+        let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        max + row.iter().map(|l| (l - max).exp()).sum::<f64>().ln() - row[next as usize]
+    };
+    logits.chunks_exact(model.dims.vocab).zip(&tokens[1..]).map(|(row, &next)| surprise(row, next)).sum()
+}
