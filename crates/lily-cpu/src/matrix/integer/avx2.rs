@@ -1,0 +1,184 @@
+//! AVX2: a group's 64 codes are one vector load; unsigned codes meet signed bytes in `maddubs`.
+//!
+//! A pair of products is at most 2 * 15 * 128 in magnitude, so that 16-bit sums of eight pairs are exact;
+//! the high plane enters with weight 256 in the `madd` that widens to 32 bits.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::{AHEAD_CODES, AHEAD_SCALES, Input, Weights};
+use crate::quantise::BLOCK;
+
+/// Groups whose scales are converted together.
+const CHUNK: usize = 8;
+
+/// `out[n, r] = w[range.start + r] . x[n]`; at most [`super::GEMV_ROWS`] inputs.
+///
+/// # Safety
+/// The machine has AVX2 and FMA; weights, inputs and `out` have the shapes that `range` asks.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn gemv(planes: usize, weights: &Weights, range: Range<usize>, inputs: &[Input], out: &mut [f32]) {
+    // SAFETY: passed on.
+    unsafe {
+        match (planes, inputs) {
+            (1, &[a]) => streams::<1, 4, 1>(weights, range, [a], out),
+            (1, &[a, b]) => streams::<1, 2, 2>(weights, range, [a, b], out),
+            (1, &[a, b, c]) => streams::<1, 2, 3>(weights, range, [a, b, c], out),
+            (1, &[a, b, c, d]) => streams::<1, 2, 4>(weights, range, [a, b, c, d], out),
+            (_, &[a]) => streams::<2, 4, 1>(weights, range, [a], out),
+            (_, &[a, b]) => streams::<2, 2, 2>(weights, range, [a, b], out),
+            (_, &[a, b, c]) => streams::<2, 2, 3>(weights, range, [a, b, c], out),
+            (_, &[a, b, c, d]) => streams::<2, 2, 4>(weights, range, [a, b, c, d], out),
+            _ => unreachable!("a matrix-vector loop takes one to four rows"),
+        }
+    }
+}
+
+/// Row `i` of each of `S` equal parts of the range at once, then what the parts leave over.
+///
+/// # Safety
+/// As [`gemv`].
+#[target_feature(enable = "avx2,fma")]
+unsafe fn streams<const P: usize, const S: usize, const T: usize>(
+    weights: &Weights,
+    range: Range<usize>,
+    inputs: [Input; T],
+    out: &mut [f32],
+) {
+    let width = range.len();
+    let part = width / S;
+    for i in 0..part {
+        let rows: [usize; S] = std::array::from_fn(|s| s * part + i);
+        // SAFETY: passed on.
+        unsafe { dots::<P, S, T>(weights, rows.map(|row| range.start + row), &inputs, |s, t, y| out[t * width + rows[s]] = y) };
+    }
+    for row in S * part..width {
+        // SAFETY: passed on.
+        unsafe { dots::<P, 1, T>(weights, [range.start + row], &inputs, |_, t, y| out[t * width + row] = y) };
+    }
+}
+
+/// Products of `S` weight rows with `T` inputs.
+///
+/// # Safety
+/// As [`gemv`].
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn dots<const P: usize, const S: usize, const T: usize>(
+    weights: &Weights,
+    rows: [usize; S],
+    inputs: &[Input; T],
+    mut store: impl FnMut(usize, usize, f32),
+) {
+    let mut sums = [[_mm256_setzero_ps(); T]; S];
+    let mut factors = [[0f32; CHUNK]; T];
+    for first in (0..weights.groups).step_by(CHUNK) {
+        let count = CHUNK.min(weights.groups - first);
+        for s in 0..S {
+            let at = rows[s] * weights.groups + first;
+            // SAFETY: groups `first..first + count` are the row's; prefetches may name any address.
+            let (scales, biases, codes) = unsafe {
+                prefetch_once_a_line(weights.scales.wrapping_add(2 * at), AHEAD_SCALES);
+                prefetch_once_a_line(weights.biases.wrapping_add(2 * at), AHEAD_SCALES);
+                let codes = weights.codes.add((rows[s] * weights.cols) / 2 + 32 * first);
+                (eight_bf16(weights.scales.add(2 * at), count), eight_bf16(weights.biases.add(2 * at), count), codes)
+            };
+            for t in 0..T {
+                // SAFETY: an input's scales and sums are readable past its last group.
+                unsafe {
+                    let x_scales = _mm256_loadu_ps(inputs[t].scales.add(first));
+                    _mm256_storeu_ps(factors[t].as_mut_ptr(), _mm256_mul_ps(scales, x_scales));
+                    let x_sums = _mm256_loadu_ps(inputs[t].sums.add(first));
+                    sums[s][t] = _mm256_fmadd_ps(biases, x_sums, sums[s][t]);
+                }
+            }
+            // Two sums by turns: one alone would wait for the latency of its own additions.
+            let mut turns = [[_mm256_setzero_ps(); T]; 2];
+            for g in 0..count {
+                // SAFETY: 32 bytes of codes are one group.
+                let codes = unsafe {
+                    let at = codes.add(32 * g);
+                    if g % 2 == 0 {
+                        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_CODES).cast());
+                    }
+                    _mm256_loadu_si256(at.cast())
+                };
+                let low = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+                let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), _mm256_set1_epi8(15));
+                for t in 0..T {
+                    let group = first + g;
+                    // SAFETY: the input has this group.
+                    let dot = unsafe { group_dot::<P>(low, high, inputs[t].codes.add(group / 2 * BLOCK * P + group % 2 * 32)) };
+                    let factor = _mm256_set1_ps(factors[t][g]);
+                    turns[g % 2][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), factor, turns[g % 2][t]);
+                }
+            }
+            for t in 0..T {
+                sums[s][t] = _mm256_add_ps(sums[s][t], _mm256_add_ps(turns[0][t], turns[1][t]));
+            }
+        }
+    }
+    for s in 0..S {
+        for t in 0..T {
+            store(s, t, lane_sum(sums[s][t]));
+        }
+    }
+}
+
+/// Eight partial sums of code times input over a group. `x`: 32 even inputs, 64 bytes on 32 odd ones; the
+/// low plane a block further.
+///
+/// # Safety
+/// `x` has those bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn group_dot<const P: usize>(low: __m256i, high: __m256i, x: *const i8) -> __m256i {
+    let plane = |at: *const i8| {
+        // SAFETY: by the caller's promise.
+        let (even, odd) = unsafe { (_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(64).cast())) };
+        _mm256_add_epi16(_mm256_maddubs_epi16(low, even), _mm256_maddubs_epi16(high, odd))
+    };
+    if P == 1 {
+        return _mm256_madd_epi16(plane(x), _mm256_set1_epi16(1));
+    }
+    let (first, second) = (plane(x), plane(x.wrapping_add(BLOCK)));
+    _mm256_add_epi32(_mm256_madd_epi16(first, _mm256_set1_epi16(256)), _mm256_madd_epi16(second, _mm256_set1_epi16(1)))
+}
+
+/// The first `count` of eight bf16 as f32; zero after.
+///
+/// # Safety
+/// `count` values are readable at `at`.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn eight_bf16(at: *const u8, count: usize) -> __m256 {
+    let halves = if count == CHUNK {
+        // SAFETY: eight are readable.
+        unsafe { _mm_loadu_si128(at.cast()) }
+    } else {
+        let mut whole = [0u8; 16];
+        // SAFETY: `count` are readable, and fewer than eight.
+        unsafe {
+            std::ptr::copy_nonoverlapping(at, whole.as_mut_ptr(), 2 * count);
+            _mm_loadu_si128(whole.as_ptr().cast())
+        }
+    };
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
+}
+
+/// Prefetches `ahead` bytes on if `at` is among the first 16 bytes of its cache line.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn prefetch_once_a_line(at: *const u8, ahead: usize) {
+    if at.addr() % 64 < 2 * CHUNK {
+        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(ahead).cast());
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn lane_sum(sums: __m256) -> f32 {
+    let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+    let sums = _mm_add_ps(sums, _mm_movehl_ps(sums, sums));
+    _mm_cvtss_f32(_mm_add_ss(sums, _mm_movehdup_ps(sums)))
+}

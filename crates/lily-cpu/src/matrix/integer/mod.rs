@@ -1,0 +1,106 @@
+//! Products of 4-bit weights with quantised activations: which loop serves which call.
+//!
+//! Start with [`multiply`]. Loops of one instruction set share a file; all compute, per group of 64,
+//! `scale * x_scale * sum(code * x) + bias * x_sum` with the inner sum exact. Two kinds:
+//! - up to [`GEMV_ROWS`] rows of activations: weight rows stream once through a matrix-vector loop, from
+//!   several distant places at once, which keeps more of the memory's streams busy than one;
+//! - more: 32 weight rows are repacked in cache ([`panel`]) and every tile of rows runs over them.
+//!
+//! The kinds differ in the order of the f32 sum over groups only: relative 1e-6 or less. Within a kind a
+//! product does not depend on the other rows of the call.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
+use std::ops::Range;
+
+use super::workspace::LoopScratch;
+use super::{Values, View};
+use crate::isa::Isa;
+use crate::quantise::{Activations, GROUP, Quantised};
+
+/// Up to so many rows of activations the weights stream through a matrix-vector loop.
+pub const GEMV_ROWS: usize = 4;
+/// Codes are prefetched so far ahead, bytes. Flat from 2 to 4 KiB; without, a tenth to a third slower.
+const AHEAD_CODES: usize = 2048;
+/// Scales and biases: as many rows ahead as the codes.
+const AHEAD_SCALES: usize = AHEAD_CODES / 16;
+
+/// Whether the integer loops take the matrix.
+pub fn serves(isa: Isa, view: &View<'_>, activations: Activations) -> bool {
+    let loops = match isa {
+        Isa::Avx2 => true,
+        Isa::Portable | Isa::Neon | Isa::NeonDot | Isa::Avx512 => false,
+    };
+    loops && activations != Activations::F32 && view.is_integer()
+}
+
+/// `out[n, r] = w[range.start + r] . x[index[n]]`.
+pub fn multiply(
+    isa: Isa,
+    view: &View<'_>,
+    range: Range<usize>,
+    x: &Quantised,
+    index: &[u32],
+    out: &mut [f32],
+    scratch: &mut LoopScratch,
+) {
+    let _ = scratch;
+    assert!(range.end <= view.rows && x.cols() == view.cols && out.len() == range.len() * index.len());
+    let weights = Weights::new(view);
+    let mut done = 0;
+    while done < index.len() {
+        let rows = (index.len() - done).min(GEMV_ROWS);
+        let inputs: [Input; GEMV_ROWS] = std::array::from_fn(|n| Input::new(x, index[done + n.min(rows - 1)] as usize));
+        let out = &mut out[done * range.len()..(done + rows) * range.len()];
+        gemv(isa, x.planes(), &weights, range.clone(), &inputs[..rows], out);
+        done += rows;
+    }
+}
+
+fn gemv(isa: Isa, planes: usize, weights: &Weights, range: Range<usize>, inputs: &[Input], out: &mut [f32]) {
+    match isa {
+        // SAFETY: an `Isa` in use was found on this machine; `multiply` checked the shapes.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { avx2::gemv(planes, weights, range, inputs, out) },
+        _ => unreachable!("{isa} has no integer loops"),
+    }
+}
+
+/// 4-bit weights in groups of 64 with bf16 scales, as the loops address them. Nothing is aligned.
+#[derive(Clone, Copy)]
+struct Weights {
+    /// `cols / 2` bytes a row.
+    codes: *const u8,
+    /// `groups` bf16 a row.
+    scales: *const u8,
+    biases: *const u8,
+    cols: usize,
+    groups: usize,
+}
+
+impl Weights {
+    fn new(view: &View<'_>) -> Weights {
+        let Values::Affine { codes, scales, biases, .. } = view.values else {
+            unreachable!("`serves` lets affine matrices alone pass");
+        };
+        let (cols, groups) = (view.cols, view.cols / GROUP);
+        assert!(codes.len() == view.rows * cols / 2 && scales.len() == view.rows * groups * 2 && biases.len() == scales.len());
+        Weights { codes: codes.as_ptr(), scales: scales.as_ptr(), biases: biases.as_ptr(), cols, groups }
+    }
+}
+
+/// One row of activations; see [`crate::quantise`] for the layout.
+#[derive(Clone, Copy)]
+struct Input {
+    codes: *const i8,
+    /// Readable up to a multiple of 16 groups.
+    scales: *const f32,
+    sums: *const f32,
+}
+
+impl Input {
+    fn new(x: &Quantised, row: usize) -> Input {
+        Input { codes: x.codes(row).as_ptr(), scales: x.scales(row).as_ptr(), sums: x.sums(row).as_ptr() }
+    }
+}
