@@ -1,6 +1,6 @@
 """Makes tests/goldens/lily-nano: what mlx-lm in float32 computes with the bundled model.
 
-Logits at every position of three prompts, 64 greedy tokens after each, and the perplexity of the held-out text.
+Logits at every position of three prompts, 64 greedy tokens after each, and the perplexity of the held-out texts.
 The prompts are encoded by the model's tokenizer from literal text, so that no chat template is involved.
 """
 
@@ -53,16 +53,16 @@ def perplexity(model, tokenizer, text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "lily-nano")
-    parser.add_argument("--text", type=Path, default=ROOT / "tests" / "data" / "nano" / "held_out.txt")
+    parser.add_argument("--texts", type=Path, nargs="+", default=sorted((ROOT / "tests" / "data" / "nano").glob("held_out*.txt")))
     parser.add_argument("--out", type=Path, default=ROOT / "tests" / "goldens" / "lily-nano")
     options = parser.parse_args()
     start = time.time()
     model, tokenizer = mlx_f32.load(options.model), Tokenizer.from_file(str(options.model / "tokenizer.json"))
     found, tensors = sequences(model, tokenizer)
-    figures = perplexity(model, tokenizer, options.text)
+    figures = [perplexity(model, tokenizer, text) for text in options.texts]
     options.out.mkdir(parents=True, exist_ok=True)
     save_file({k: np.ascontiguousarray(v, np.float32) for k, v in tensors.items()}, options.out / "golden.safetensors")
-    save_document(options.out, dict(sequences=found, perplexity=figures))
+    save_document(options.out, dict(sequences=found, perplexities=figures))
     print(f"{time.time() - start:.0f} s")
 
 

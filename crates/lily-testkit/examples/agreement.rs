@@ -30,7 +30,7 @@ fn report(checkpoint: &Path, golden: &Path) -> Result<(), TestkitError> {
     for index in 0..golden.sequences.len() {
         report_sequence(&golden, &model, index);
     }
-    if let Some(perplexity) = &golden.perplexity {
+    for perplexity in &golden.perplexities {
         report_perplexity(&model, perplexity);
     }
     Ok(())
@@ -62,8 +62,9 @@ fn report_sequence(golden: &Golden, model: &Model, index: usize) {
 }
 
 fn report_perplexity(model: &Model, golden: &Perplexity) {
-    let nll: f64 = golden.tokens.chunks(golden.window).map(|window| negative_log_likelihood(model, window)).sum();
+    let nll: f64 =
+        golden.tokens.chunks(golden.window).filter(|window| window.len() > 1).map(|window| negative_log_likelihood(model, window)).sum();
     let ours = (nll / golden.scored as f64).exp();
     let off = ours / golden.perplexity - 1.0;
-    println!("  perplexity over {} tokens: {ours:.6}, mlx-lm {:.6}, off by {off:.1e}", golden.scored, golden.perplexity);
+    println!("  {}: perplexity over {} tokens: {ours:.6}, mlx-lm {:.6}, off by {off:.1e}", golden.file, golden.scored, golden.perplexity);
 }

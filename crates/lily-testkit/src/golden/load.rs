@@ -27,8 +27,8 @@ pub struct Golden {
     pub sequences: Vec<Sequence>,
     /// The positions of sequence 0 at which per-layer tensors are given.
     pub positions: Vec<usize>,
-    /// Perplexity over held-out text, for the bundled model.
-    pub perplexity: Option<Perplexity>,
+    /// Perplexities over held-out texts, for the bundled model.
+    pub perplexities: Vec<Perplexity>,
     tensors: BTreeMap<String, Vec<f32>>,
 }
 
@@ -97,7 +97,8 @@ struct Document {
     sequences: Vec<Sequence>,
     #[serde(default)]
     positions: Vec<usize>,
-    perplexity: Option<Perplexity>,
+    #[serde(default)]
+    perplexities: Vec<Perplexity>,
 }
 
 impl Golden {
@@ -120,8 +121,8 @@ impl Golden {
             }
             tensors.insert(name, stored.bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect());
         }
-        let Document { sequences, positions, perplexity } = document;
-        Ok(Self { directory, sequences, positions, perplexity, tensors })
+        let Document { sequences, positions, perplexities } = document;
+        Ok(Self { directory, sequences, positions, perplexities, tensors })
     }
 
     /// A tensor by name; panics, listing what there is, if there is none: a test that asks for it is wrong.

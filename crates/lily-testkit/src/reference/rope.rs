@@ -3,6 +3,9 @@
 /// Rotates the first `rotary_dim` values of every head, rotate-half style: value `d` pairs with `d + rotary_dim / 2`.
 ///
 /// `x [tokens, heads, head_dim]` with `positions [tokens]`; the angle of pair `d` is `position * theta^(-2d / rotary_dim)`.
+/// The angle is exact to f64 here. An engine that forms it in f32, as transformers does, errs by about 6e-8 of the angle:
+/// nothing at a few thousand tokens, up to 1e-2 radians at position 262144.
+///
 /// For text, the interleaved multi-axis rotation of the architecture is exactly this, as all its axes carry the same position.
 pub fn rope(x: &[f64], positions: &[usize], head_dim: usize, rotary_dim: usize, theta: f64) -> Vec<f64> {
     assert!(rotary_dim <= head_dim && rotary_dim.is_multiple_of(2), "rope: rotary_dim {rotary_dim} of {head_dim}");
