@@ -4,11 +4,13 @@
 //! [`steps`]. A device (CPU, Metal, CUDA, simulator) implements those steps; [`runner`] joins the two
 //! into what the engine drives.
 
+pub mod apple;
 pub mod batch;
 pub mod checkpoint;
 pub mod config;
 pub mod error;
 mod fields;
+pub mod footprint;
 pub mod forward;
 mod load;
 mod presets;
@@ -24,6 +26,7 @@ pub use batch::{Batch, Logits, PAGE_TOKENS, Page, Slot, Span};
 pub use checkpoint::{Bytes, Checkpoint, Dtype, Tensor};
 pub use config::{LayerKind, ModelConfig};
 pub use error::ModelError;
+pub use footprint::Footprint;
 pub use runner::{Capacity, Device, Runner, StateCopy};
 pub use select::{Selection, select_token};
 pub use steps::{Activations, NormSite, Steps};

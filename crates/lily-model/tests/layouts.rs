@@ -5,7 +5,7 @@ mod small;
 use std::fs;
 
 use half::{bf16, f16};
-use lily_model::{Checkpoint, Experts, LayerKind, Matrix, MatrixData, Mixer, ModelConfig, Storage, Synth, Weights};
+use lily_model::{Checkpoint, Experts, Footprint, LayerKind, Matrix, MatrixData, Mixer, ModelConfig, Storage, Synth, Weights};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use small::{P, Small, Tensors};
@@ -270,4 +270,25 @@ fn config_spellings() {
     // The one explicit setting that says what this engine does.
     split["text_config"]["norm_topk_prob"] = json!(true);
     read(&split);
+}
+
+#[test]
+fn footprint_of_loaded_weights_equals_the_planned_one() {
+    let shapes = [
+        (ModelConfig::tiny(), Storage::mlx_4bit(&ModelConfig::tiny())),
+        (ModelConfig::tiny(), Storage { quantization: None, tied_head: true }),
+        (ModelConfig::lily_nano(), Storage::mlx_4bit(&ModelConfig::lily_nano())),
+    ];
+    for (config, storage) in shapes {
+        let planned = Footprint::planned(&config, &storage).unwrap();
+        let small = Small::of(Synth { storage, ..Synth::new(config.clone()) });
+        let loaded = Footprint::new(&config, &small.load().unwrap());
+        assert_eq!(loaded.weights, planned.weights);
+        assert_eq!(loaded.token_bytes(100), planned.token_bytes(100));
+    }
+    let small = Small::plain();
+    let before = Footprint::new(&ModelConfig::tiny(), &small.load().unwrap());
+    small.tensors(|tensors| make_raw(tensors, true));
+    let fused = Footprint::new(&ModelConfig::tiny(), &small.load().unwrap());
+    assert_eq!(before.weights, fused.weights);
 }
