@@ -141,7 +141,7 @@ impl Source<'_, '_> {
         grow(out, index.len() * range.len(), 0.0);
         let out = &mut out[..index.len() * range.len()];
         if integer::serves(self.isa, view, self.activations) {
-            integer::multiply(self.isa, view, range, self.input, index, out, scratch);
+            integer::multiply(self.isa, view, range, self.input, index, out, &mut scratch.panel);
         } else {
             float::multiply(self.isa, view, range, &|n| (self.row)(index[n] as usize), index.len(), out, scratch);
         }

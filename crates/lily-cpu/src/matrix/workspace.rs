@@ -2,6 +2,7 @@
 //! routing, and scratch for every member of the team.
 
 use super::experts::Grouping;
+use super::integer::PanelScratch;
 use crate::isa::Isa;
 use crate::quantise::{Activations, Quantised};
 
@@ -54,6 +55,7 @@ pub struct Scratch {
 pub struct LoopScratch {
     /// Weight rows as f32.
     pub(super) floats: Vec<f32>,
+    pub(super) panel: PanelScratch,
 }
 
 impl Workspace {

@@ -6,8 +6,14 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use super::panel::{Panel, PanelLoops, ROWS_MAX, Tile};
 use super::{AHEAD_CODES, AHEAD_SCALES, Input, Weights};
 use crate::quantise::BLOCK;
+
+/// Panels of two vectors of rows and tiles of four: eight sums, two weights and an input in sixteen registers.
+pub(super) const LOOPS: PanelLoops = PanelLoops { rows: ROWS, tile_rows: 4, repack, tile };
+/// Weight rows of a panel.
+const ROWS: usize = 16;
 
 /// Groups whose scales are converted together.
 const CHUNK: usize = 8;
@@ -181,4 +187,146 @@ fn lane_sum(sums: __m256) -> f32 {
     let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
     let sums = _mm_add_ps(sums, _mm_movehl_ps(sums, sums));
     _mm_cvtss_f32(_mm_add_ss(sums, _mm_movehdup_ps(sums)))
+}
+
+/// # Safety
+/// As [`PanelLoops::repack`].
+#[target_feature(enable = "avx2,fma")]
+unsafe fn repack(panel: &mut Panel, weights: &Weights, rows: &[usize], groups: Range<usize>) {
+    let codes = panel.codes_mut();
+    let mask = _mm256_set1_epi8(15);
+    for (half, rows) in rows.as_chunks::<8>().0.iter().enumerate() {
+        for group in groups.clone() {
+            // SAFETY: the group's 32 bytes of eight rows.
+            let words = unsafe {
+                rows.map(|row| _mm256_loadu_si256(weights.codes.add(row * weights.cols / 2 + 32 * group).cast()))
+            };
+            for (word, codes_of) in transpose(words).into_iter().enumerate() {
+                let quad = 16 * (group - groups.start) + 2 * word;
+                // SAFETY: a panel holds 4 * ROWS bytes for every quad of inputs.
+                unsafe {
+                    let at = codes.add(4 * ROWS * quad + 32 * half);
+                    _mm256_store_si256(at.cast(), _mm256_and_si256(codes_of, mask));
+                    let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes_of), mask);
+                    _mm256_store_si256(at.add(4 * ROWS).cast(), high);
+                }
+            }
+        }
+        for first in groups.clone().step_by(CHUNK) {
+            let count = CHUNK.min(groups.end - first);
+            for (from, to) in [(weights.scales, &mut panel.scales), (weights.biases, &mut panel.biases)] {
+                // SAFETY: `count` groups of eight rows.
+                let values = unsafe { rows.map(|row| eight_bf16(from.add(2 * (row * weights.groups + first)), count)) };
+                let columns = transpose(values.map(|values| _mm256_castps_si256(values)));
+                for (group, column) in columns.into_iter().take(count).enumerate() {
+                    let to = &mut to[(first - groups.start + group) * ROWS + 8 * half..][..8];
+                    // SAFETY: eight values.
+                    unsafe { _mm256_storeu_ps(to.as_mut_ptr(), _mm256_castsi256_ps(column)) };
+                }
+            }
+        }
+    }
+}
+
+/// Rows and columns of eight by eight 32-bit values exchanged.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
+    let pairs = |a: __m256i, b: __m256i| [_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)];
+    let fours = |[a, b]: [__m256i; 2], [c, d]: [__m256i; 2]| {
+        [_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c), _mm256_unpacklo_epi64(b, d), _mm256_unpackhi_epi64(b, d)]
+    };
+    let top = fours(pairs(rows[0], rows[1]), pairs(rows[2], rows[3]));
+    let bottom = fours(pairs(rows[4], rows[5]), pairs(rows[6], rows[7]));
+    let low = |i: usize| _mm256_permute2x128_si256::<0x20>(top[i], bottom[i]);
+    let high = |i: usize| _mm256_permute2x128_si256::<0x31>(top[i], bottom[i]);
+    [low(0), low(1), low(2), low(3), high(0), high(1), high(2), high(3)]
+}
+
+/// # Safety
+/// As [`PanelLoops::tile`].
+#[target_feature(enable = "avx2,fma")]
+unsafe fn tile(tile: Tile<'_>) {
+    // SAFETY: passed on.
+    unsafe {
+        match (tile.planes, tile.inputs) {
+            (1, &[a]) => tile_of::<1, 1>(tile, [a]),
+            (1, &[a, b]) => tile_of::<1, 2>(tile, [a, b]),
+            (1, &[a, b, c]) => tile_of::<1, 3>(tile, [a, b, c]),
+            (1, &[a, b, c, d]) => tile_of::<1, 4>(tile, [a, b, c, d]),
+            (_, &[a]) => tile_of::<2, 1>(tile, [a]),
+            (_, &[a, b]) => tile_of::<2, 2>(tile, [a, b]),
+            (_, &[a, b, c]) => tile_of::<2, 3>(tile, [a, b, c]),
+            (_, &[a, b, c, d]) => tile_of::<2, 4>(tile, [a, b, c, d]),
+            _ => unreachable!("a tile has one to four rows"),
+        }
+    }
+}
+
+/// # Safety
+/// As [`tile`].
+#[target_feature(enable = "avx2,fma")]
+unsafe fn tile_of<const P: usize, const T: usize>(tile: Tile<'_>, inputs: [Input; T]) {
+    let Tile { panel, first, groups, sums, ahead, .. } = tile;
+    assert!(sums.len() >= (T - 1) * ROWS_MAX + ROWS && panel.scales.len() >= groups * ROWS);
+    let sums = sums.as_mut_ptr();
+    for g in 0..groups {
+        ahead.advance(|line| _mm_prefetch::<_MM_HINT_T1>(line.cast()));
+        let group = first + g;
+        let inputs_of = inputs.map(|input| input.codes.wrapping_add(group / 2 * BLOCK * P + group % 2 * 32));
+        // SAFETY: the panel and the inputs have this group.
+        let dots = unsafe { group_dots::<P, T>(panel.codes().add(64 * ROWS * g), inputs_of) };
+        for half in 0..2 {
+            // SAFETY: the panel has scales and biases of this group, the inputs theirs, `sums` the rows.
+            unsafe {
+                let scales = _mm256_loadu_ps(panel.scales.as_ptr().add(g * ROWS + 8 * half));
+                let biases = _mm256_loadu_ps(panel.biases.as_ptr().add(g * ROWS + 8 * half));
+                for t in 0..T {
+                    let at = sums.add(t * ROWS_MAX + 8 * half);
+                    let scale = _mm256_mul_ps(scales, _mm256_broadcast_ss(&*inputs[t].scales.add(group)));
+                    let sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[half][t]), scale, _mm256_loadu_ps(at));
+                    let sum = _mm256_fmadd_ps(biases, _mm256_broadcast_ss(&*inputs[t].sums.add(group)), sum);
+                    _mm256_storeu_ps(at, sum);
+                }
+            }
+        }
+    }
+}
+
+/// Exact sums of code times input over a group: sixteen rows by `T` inputs.
+///
+/// # Safety
+/// `codes` has the group of a panel, each of `inputs` as [`group_dot`] asks.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn group_dots<const P: usize, const T: usize>(codes: *const u8, inputs: [*const i8; T]) -> [[__m256i; T]; 2] {
+    let mut dots = [[_mm256_setzero_si256(); T]; 2];
+    // 16-bit sums hold eight products of pairs: half a group.
+    for half in 0..2 {
+        for plane in 0..P {
+            let mut pairs = [[_mm256_setzero_si256(); T]; 2];
+            for word in 4 * half..4 * half + 4 {
+                for odd in 0..2 {
+                    // SAFETY: by the caller's promise.
+                    unsafe {
+                        let at = codes.add(4 * ROWS * (2 * word + odd));
+                        let (low, high) = (_mm256_load_si256(at.cast()), _mm256_load_si256(at.add(32).cast()));
+                        for t in 0..T {
+                            let four = inputs[t].add(BLOCK * plane + 64 * odd + 4 * word).cast::<i32>().read_unaligned();
+                            let four = _mm256_set1_epi32(four);
+                            pairs[0][t] = _mm256_add_epi16(pairs[0][t], _mm256_maddubs_epi16(low, four));
+                            pairs[1][t] = _mm256_add_epi16(pairs[1][t], _mm256_maddubs_epi16(high, four));
+                        }
+                    }
+                }
+            }
+            let weight = _mm256_set1_epi16(if P == 2 && plane == 0 { 256 } else { 1 });
+            for rows in 0..2 {
+                for t in 0..T {
+                    dots[rows][t] = _mm256_add_epi32(dots[rows][t], _mm256_madd_epi16(pairs[rows][t], weight));
+                }
+            }
+        }
+    }
+    dots
 }

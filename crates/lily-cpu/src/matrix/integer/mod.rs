@@ -11,10 +11,12 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod panel;
 
 use std::ops::Range;
 
-use super::workspace::LoopScratch;
+pub use self::panel::PanelScratch;
+use self::panel::PanelLoops;
 use super::{Values, View};
 use crate::isa::Isa;
 use crate::quantise::{Activations, GROUP, Quantised};
@@ -43,18 +45,23 @@ pub fn multiply(
     x: &Quantised,
     index: &[u32],
     out: &mut [f32],
-    scratch: &mut LoopScratch,
+    scratch: &mut PanelScratch,
 ) {
-    let _ = scratch;
     assert!(range.end <= view.rows && x.cols() == view.cols && out.len() == range.len() * index.len());
     let weights = Weights::new(view);
-    let mut done = 0;
-    while done < index.len() {
-        let rows = (index.len() - done).min(GEMV_ROWS);
-        let inputs: [Input; GEMV_ROWS] = std::array::from_fn(|n| Input::new(x, index[done + n.min(rows - 1)] as usize));
-        let out = &mut out[done * range.len()..(done + rows) * range.len()];
-        gemv(isa, x.planes(), &weights, range.clone(), &inputs[..rows], out);
-        done += rows;
+    if index.len() > GEMV_ROWS {
+        panel::multiply(panel_loops(isa), &weights, range, x, index, out, scratch);
+    } else if let Some(&last) = index.last() {
+        let inputs: [Input; GEMV_ROWS] = std::array::from_fn(|n| Input::new(x, *index.get(n).unwrap_or(&last) as usize));
+        gemv(isa, x.planes(), &weights, range, &inputs[..index.len()], out);
+    }
+}
+
+fn panel_loops(isa: Isa) -> &'static PanelLoops {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2::LOOPS,
+        _ => unreachable!("{isa} has no integer loops"),
     }
 }
 
