@@ -5,6 +5,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::anthropic;
 use crate::error::ApiError;
 use crate::service::App;
 
@@ -19,7 +20,7 @@ pub(crate) async fn check(State(app): State<App>, request: Request, next: Next) 
         None => "expected an API key in the header Authorization: Bearer KEY (or x-api-key: KEY), found none",
     };
     let error = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message);
-    error.into_response()
+    if anthropic::speaks(request.uri().path()) { anthropic::refuse(&error) } else { error.into_response() }
 }
 
 fn presented(headers: &HeaderMap) -> impl Iterator<Item = &str> {

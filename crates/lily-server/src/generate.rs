@@ -52,10 +52,24 @@ pub(crate) enum Reading {
 #[derive(Clone, Debug)]
 pub(crate) enum Piece {
     Reasoning(String),
-    Content { text: String, logprobs: Vec<TokenLogprobs> },
-    ToolCallStart { index: usize, id: String, name: String },
-    ToolCallArguments { index: usize, json: String },
-    Finished(Outcome),
+    Content {
+        text: String,
+        logprobs: Vec<TokenLogprobs>,
+    },
+    ToolCallStart {
+        index: usize,
+        id: String,
+        name: String,
+    },
+    ToolCallArguments {
+        index: usize,
+        json: String,
+    },
+    /// The last piece; `stop` is the stop text that matched.
+    Finished {
+        outcome: Outcome,
+        stop: Option<String>,
+    },
 }
 
 /// A content token with its probabilities.
@@ -207,7 +221,7 @@ impl Answer {
                     Finish::Length => FinishReason::Length,
                     Finish::Stop => FinishReason::Stop,
                 };
-                self.end(reason, Some(usage));
+                self.end(reason, Some(usage), None);
             }
             Event::Failed(error) => {
                 self.generation = None;
@@ -255,7 +269,7 @@ impl Answer {
                 OutputEvent::Reasoning(text) => Piece::Reasoning(text),
                 OutputEvent::Content(text) => Piece::Content { logprobs: self.logprobs_of(&text), text },
                 OutputEvent::ToolCallStart { index, .. } if index > 0 && !self.parallel_tool_calls => {
-                    return self.end(FinishReason::Stop, None);
+                    return self.end(FinishReason::Stop, None, None);
                 }
                 OutputEvent::ToolCallStart { index, id, name } => {
                     self.held.clear();
@@ -266,7 +280,7 @@ impl Answer {
                     self.held.clear();
                     Piece::ToolCallArguments { index, json }
                 }
-                OutputEvent::StopMatched { .. } => return self.end(FinishReason::Stop, None),
+                OutputEvent::StopMatched { stop } => return self.end(FinishReason::Stop, None, Some(stop)),
             };
             self.ready.push_back(Ok(piece));
         }
@@ -290,7 +304,7 @@ impl Answer {
     }
 
     /// Ends the answer; what the engine still does for it is cancelled.
-    fn end(&mut self, reason: FinishReason, usage: Option<Usage>) {
+    fn end(&mut self, reason: FinishReason, usage: Option<Usage>, stop: Option<String>) {
         if self.generation.take().is_none() {
             return;
         }
@@ -298,6 +312,6 @@ impl Answer {
         let outcome = self.clock.outcome(reason, usage);
         self.record.update(|tokens| tokens.finish = Some(reason.as_str()));
         self.app.metrics.answer(&outcome);
-        self.ready.push_back(Ok(Piece::Finished(outcome)));
+        self.ready.push_back(Ok(Piece::Finished { outcome, stop }));
     }
 }

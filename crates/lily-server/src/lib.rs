@@ -9,8 +9,10 @@
 //! sends never brings a status of 500 or above.
 
 mod access;
+mod anthropic;
 mod auth;
 mod body;
+mod budget;
 mod chat;
 mod completions;
 mod error;

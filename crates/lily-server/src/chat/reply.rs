@@ -86,7 +86,7 @@ impl Format for ChatStream {
             Piece::ToolCallArguments { index, json } => {
                 self.delta(choice, json!({"tool_calls": [{"index": index, "function": {"arguments": json}}]}))
             }
-            Piece::Finished(outcome) => self.finish(choice, &outcome),
+            Piece::Finished { outcome, .. } => self.finish(choice, &outcome),
         };
         vec![frame]
     }
@@ -129,7 +129,7 @@ impl Choice {
             }
             Piece::ToolCallStart { index, id, name } => self.answer.apply(OutputEvent::ToolCallStart { index, id, name }),
             Piece::ToolCallArguments { index, json } => self.answer.apply(OutputEvent::ToolCallArguments { index, json }),
-            Piece::Finished(outcome) => self.outcome = Some(outcome),
+            Piece::Finished { outcome, .. } => self.outcome = Some(outcome),
         }
     }
 
@@ -161,7 +161,7 @@ pub(crate) async fn whole(app: &App, mut answers: Answers, choices: usize, with_
     let mut total = Total::default();
     while let Some((at, piece)) = answers.next().await {
         let piece = piece?;
-        if let Piece::Finished(outcome) = &piece {
+        if let Piece::Finished { outcome, .. } = &piece {
             total.add(outcome, at > 0);
         }
         folded[at].fold(piece);

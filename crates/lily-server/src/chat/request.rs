@@ -7,9 +7,10 @@ use serde_json::{Map, Value};
 use super::messages::messages;
 use super::thinking::{Thinking, thinking};
 use super::tools::{ToolChoice, tool_choice, tools};
+use crate::budget::ThinkingBudget;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generate::{Job, Reading};
+use crate::generate::{Job, MakeConstraint, Reading};
 use crate::sampling::{self, TOP_LOGPROBS_MAX};
 use crate::service::App;
 
@@ -116,6 +117,10 @@ impl ChatRequest {
         let rendering = tokio::task::spawn_blocking(move || (text.prompt(&messages, &tools, &options), tools));
         let (prompt, tools) = rendering.await.map_err(|_| ApiError::internal("rendering the prompt failed"))?;
         let prompt = prompt?;
+        let constraint = match self.thinking_budget {
+            Some(budget) if prompt.in_thinking => thinking_budget(app, budget)?,
+            _ => None,
+        };
         Ok(Job {
             prompt: prompt.tokens,
             keep_at: prompt.boundaries,
@@ -125,9 +130,16 @@ impl ChatRequest {
             reading: Reading::Chat(OutputOptions { in_thinking: prompt.in_thinking, tools, stop: self.stop }),
             choices: self.choices,
             parallel_tool_calls: self.parallel_tool_calls,
-            constraint: None,
+            constraint,
         })
     }
+}
+
+/// Closes the think block after `tokens`; nothing where the model has no such tag.
+fn thinking_budget(app: &App, tokens: usize) -> Result<Option<MakeConstraint>, ApiError> {
+    let Some(end) = app.service.text.special().think_end else { return Ok(None) };
+    let closing = app.service.text.encode("\n</think>\n\n")?;
+    Ok(Some(Box::new(move || Box::new(ThinkingBudget::new(tokens, end, closing.clone())))))
 }
 
 /// `logprobs: true` with `top_logprobs` alternatives.

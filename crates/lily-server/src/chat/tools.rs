@@ -44,14 +44,19 @@ fn tool(path: &str, value: &Value) -> Result<Tool, ApiError> {
 
 fn function(fields: &Fields<'_>, source: Value) -> Result<Tool, ApiError> {
     fields.required("name")?;
-    let name = fields.string("name")?.unwrap_or_default();
-    // The chat format writes the name between `=` and `>` on a line of its own.
-    if name.is_empty() || name.contains(|char: char| char.is_whitespace() || char.is_control() || "<>".contains(char)) {
-        return Err(ApiError::field(fields.at("name"), format!("expected a name without spaces, `<` and `>`, found {name:?}")));
-    }
+    let name = check_name(&fields.at("name"), fields.string("name")?.unwrap_or_default())?;
     let description = fields.string("description")?.map(str::to_owned);
     let parameters = fields.map("parameters")?.cloned().map(Value::Object);
-    Ok(Tool { name: name.to_owned(), description, parameters, source })
+    Ok(Tool { name, description, parameters, source })
+}
+
+/// The chat format writes a tool's name between `=` and `>` on a line of its own.
+pub(crate) fn check_name(path: &str, name: &str) -> Result<String, ApiError> {
+    let breaks = |char: char| char.is_whitespace() || char.is_control() || "<>".contains(char);
+    if name.is_empty() || name.contains(breaks) {
+        return Err(ApiError::field(path, format!("expected a name without spaces, `<` and `>`, found {name:?}")));
+    }
+    Ok(name.to_owned())
 }
 
 /// Reads `tool_choice` (and `function_call` of the API before it) against the request's tools.
@@ -64,6 +69,11 @@ pub(crate) fn tool_choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<ToolCho
         Some(Value::Object(map)) => by_object(&path, map)?,
         Some(other) => return Err(ApiError::field(path, mismatch("a string or an object", other))),
     };
+    check_choice(&path, choice, tools)
+}
+
+/// A call that must be made needs a tool that is there.
+pub(crate) fn check_choice(path: &str, choice: ToolChoice, tools: &[Tool]) -> Result<ToolChoice, ApiError> {
     match &choice {
         ToolChoice::Required if tools.is_empty() => Err(ApiError::field(path, "asks for a tool call; the request has no tools")),
         ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {

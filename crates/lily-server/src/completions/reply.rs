@@ -105,7 +105,7 @@ impl Format for CompletionStream {
     fn piece(&mut self, choice: usize, piece: Piece) -> Vec<Frame> {
         match piece {
             Piece::Content { text, logprobs } => vec![self.text(choice, &text, &logprobs)],
-            Piece::Finished(outcome) => {
+            Piece::Finished { outcome, .. } => {
                 self.total.add(&outcome, self.shape.shares_prompt(choice));
                 let mut own = Total::default();
                 own.add(&outcome, false);
@@ -154,7 +154,7 @@ pub(crate) async fn whole(shape: &Shape, mut answers: Answers) -> Result<Value, 
                 folded[choice].text.push_str(&text);
                 folded[choice].logprobs.extend(logprobs);
             }
-            Piece::Finished(outcome) => {
+            Piece::Finished { outcome, .. } => {
                 total.add(&outcome, shape.shares_prompt(choice));
                 folded[choice].finish = Some(outcome.reason.as_str());
             }

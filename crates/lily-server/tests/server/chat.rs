@@ -95,7 +95,10 @@ pub fn fold(events: &[Value]) -> Value {
         for call in choice["delta"].get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
             let index = call["index"].as_u64().expect("an index") as usize;
             if index == calls.len() {
-                assert!(call["id"].is_string() && call["function"]["name"].is_string(), "the first delta of a call has id and name: {call}");
+                assert!(
+                    call["id"].is_string() && call["function"]["name"].is_string(),
+                    "the first delta of a call has id and name: {call}"
+                );
                 calls.push(call.clone());
             } else {
                 assert!(call.get("id").is_none(), "the id comes once: {call}");
@@ -135,7 +138,7 @@ async fn reasoning_and_content() {
             name: "cut off inside thinking",
             says: &["one two three four five six seven eight nine ten"],
             request: json!({"max_tokens": 4}),
-            expect: json!({"content": "", "reasoning_content": "one two thr", "finish_reason": "length"}),
+            expect: json!({"content": "", "reasoning_content": "one two three four", "finish_reason": "length"}),
         },
         Case {
             name: "letters that spell the tag are text",
@@ -219,8 +222,14 @@ async fn tool_calls() {
         },
         Case {
             name: "thought, words and a call",
-            says: &["I need the weather.\n", "</think>", "\n\nLooking.\n\n", "<tool_call>",
-                "\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n", "</tool_call>"],
+            says: &[
+                "I need the weather.\n",
+                "</think>",
+                "\n\nLooking.\n\n",
+                "<tool_call>",
+                "\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n",
+                "</tool_call>",
+            ],
             request: tools(),
             expect: json!({
                 "content": "Looking.", "reasoning_content": "I need the weather.", "tool_calls": [call("Oslo")],
@@ -229,9 +238,13 @@ async fn tool_calls() {
         },
         Case {
             name: "values by their schema",
-            says: &["<tool_call>", "\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n32\n</parameter>\n\
+            says: &[
+                "<tool_call>",
+                "\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n32\n</parameter>\n\
                 <parameter=zip_code>\n03106\n</parameter>\n<parameter=detail>\ntrue\n</parameter>\n\
-                <parameter=tags>\n[\"a\", \"b\"]\n</parameter>\n</function>\n", "</tool_call>"],
+                <parameter=tags>\n[\"a\", \"b\"]\n</parameter>\n</function>\n",
+                "</tool_call>",
+            ],
             request: no_thinking(tools()),
             expect: json!({
                 "content": null, "finish_reason": "tool_calls",
@@ -251,7 +264,11 @@ async fn tool_calls() {
         },
         Case {
             name: "markup inside a value, and a missing end of a parameter",
-            says: &["<tool_call>", "\n<function=weather>\n<parameter=city>\n<div class=\"a\">&amp; x < y</div>\n</function>\n", "</tool_call>"],
+            says: &[
+                "<tool_call>",
+                "\n<function=weather>\n<parameter=city>\n<div class=\"a\">&amp; x < y</div>\n</function>\n",
+                "</tool_call>",
+            ],
             request: no_thinking(tools()),
             expect: json!({
                 "content": null, "finish_reason": "tool_calls",
@@ -260,15 +277,29 @@ async fn tool_calls() {
         },
         Case {
             name: "two calls",
-            says: &["<tool_call>", "\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n", "</tool_call>", "\n",
-                "<tool_call>", "\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n", "</tool_call>"],
+            says: &[
+                "<tool_call>",
+                "\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n",
+                "</tool_call>",
+                "\n",
+                "<tool_call>",
+                "\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n",
+                "</tool_call>",
+            ],
             request: no_thinking(tools()),
             expect: json!({"content": null, "tool_calls": [call("Oslo"), call("Rome")], "finish_reason": "tool_calls"}),
         },
         Case {
             name: "one call where the client wants one",
-            says: &["<tool_call>", "\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n", "</tool_call>", "\n",
-                "<tool_call>", "\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n", "</tool_call>"],
+            says: &[
+                "<tool_call>",
+                "\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n",
+                "</tool_call>",
+                "\n",
+                "<tool_call>",
+                "\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n",
+                "</tool_call>",
+            ],
             request: with("parallel_tool_calls", json!(false)),
             expect: json!({"content": null, "tool_calls": [call("Oslo")], "finish_reason": "tool_calls"}),
         },
@@ -314,12 +345,7 @@ async fn text_is_sent_as_soon_as_it_is_certain() {
     let server = TestServer::start().await;
     let gate = std::sync::Arc::new(crate::device::Gate::default());
     let answer = crate::harness::answer(&["hi", "😀"]);
-    server.script(crate::device::Script {
-        key: "wait".to_owned(),
-        waits_at: Some((1, gate.clone())),
-        answer,
-        ..Default::default()
-    });
+    server.script(crate::device::Script { key: "wait".to_owned(), waits_at: Some((1, gate.clone())), answer, ..Default::default() });
     let request = json!({"messages": [{"role": "user", "content": "wait"}], "enable_thinking": false, "stream": true});
     let mut stream = server.client().stream("/v1/chat/completions", &request).await;
     let first = stream.until(|event| event["choices"][0]["delta"]["content"] == "hi").await;

@@ -37,7 +37,8 @@ impl Reply {
     /// The data of a stream's events, up to and without `[DONE]`, which must be the last.
     pub fn events(&self) -> Vec<Value> {
         assert_eq!(self.headers["content-type"], "text/event-stream; charset=utf-8", "{}", self.text);
-        let mut data: Vec<&str> = self.text.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").expect("a data event")).collect();
+        let mut data: Vec<&str> =
+            self.text.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").expect("a data event")).collect();
         assert_eq!(data.pop(), Some("[DONE]"), "{}", self.text);
         data.iter().map(|data| serde_json::from_str(data).unwrap_or_else(|error| panic!("{error} in {data:?}"))).collect()
     }

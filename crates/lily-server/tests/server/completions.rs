@@ -86,8 +86,10 @@ async fn refused() {
         (json!({"prompt": [99999]}), "400 token 99999 in the prompt; the vocabulary has 6144"),
         (json!({"prompt": "a", "suffix": "b"}), "400 suffix: this server continues text, it does not fill gaps"),
         (json!({"prompt": "a", "best_of": 4}), "400 best_of: this server returns every answer that it generates: use n"),
-        (json!({"prompt": "a", "echo": true, "logprobs": 1}),
-            "400 echo: log-probabilities of the prompt are not supported: send echo or logprobs"),
+        (
+            json!({"prompt": "a", "echo": true, "logprobs": 1}),
+            "400 echo: log-probabilities of the prompt are not supported: send echo or logprobs",
+        ),
         (json!({"prompt": "a", "max_tokens": "b"}), "400 max_tokens: expected an integer, found the string \"b\""),
     ];
     for (request, expected) in cases {

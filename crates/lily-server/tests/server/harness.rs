@@ -82,7 +82,9 @@ impl TestServer {
     pub async fn refused(options: ServerOptions) -> ServerError {
         let engine = engine(&Scripts::default(), Options::default());
         let listener = bind(&options).await.expect("a free port");
-        serve(listener, Service::new(engine, text(), "lily-test"), options, std::future::pending()).await.expect_err("options that are refused")
+        serve(listener, Service::new(engine, text(), "lily-test"), options, std::future::pending())
+            .await
+            .expect_err("options that are refused")
     }
 
     pub fn client(&self) -> Client {

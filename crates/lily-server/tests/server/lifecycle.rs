@@ -17,7 +17,8 @@ fn request(key: &str, stream: bool) -> Value {
 /// A script whose token `at` waits for the gate.
 fn held(key: &str, at: usize) -> (Script, Arc<Gate>) {
     let gate = Arc::new(Gate::default());
-    let script = Script { key: key.to_owned(), answer: answer(&["one two three"]), waits_at: Some((at, gate.clone())), ..Script::default() };
+    let script =
+        Script { key: key.to_owned(), answer: answer(&["one two three"]), waits_at: Some((at, gate.clone())), ..Script::default() };
     (script, gate)
 }
 

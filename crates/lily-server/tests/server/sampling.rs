@@ -40,7 +40,7 @@ async fn seeds_repeat_and_greedy_repeats() {
     assert_eq!(ask(json!({"temperature": 1, "top_k": 1})).await, "aaaaaaaaaa");
     let bias = text().encode("c").unwrap()[0].to_string();
     assert_eq!(ask(json!({"temperature": 0, "logit_bias": {bias: 5}})).await, "cccccccccc");
-    assert_eq!(ask(json!({"temperature": 0, "presence_penalty": 1})).await, "abcdefghab");
+    assert_eq!(ask(json!({"temperature": 0, "presence_penalty": 1})).await, "abcdefghaa");
     server.stop().await;
 }
 
@@ -100,13 +100,16 @@ async fn usage_and_timings() {
     let whole = server.client().chat(&ask).await.json();
     let prompt = text().encode("<|im_start|>user\ncount<|im_end|>\n<|im_start|>assistant\n<think>\n").unwrap().len();
     let tokens = |pieces: &[&str]| answer(pieces).len();
-    assert_eq!(whole["usage"], json!({
-        "prompt_tokens": prompt,
-        "completion_tokens": tokens(&pieces) + 1,
-        "total_tokens": prompt + tokens(&pieces) + 1,
-        "prompt_tokens_details": {"cached_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": tokens(&pieces[..2])},
-    }));
+    assert_eq!(
+        whole["usage"],
+        json!({
+            "prompt_tokens": prompt,
+            "completion_tokens": tokens(&pieces) + 1,
+            "total_tokens": prompt + tokens(&pieces) + 1,
+            "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": tokens(&pieces[..2])},
+        })
+    );
     assert_eq!((&whole["timings"]["prompt_n"], &whole["timings"]["predicted_n"]), (&json!(prompt), &json!(tokens(&pieces) + 1)));
     // An answer that a stop text cut short is counted too.
     let mut stopped = ask.clone();
