@@ -1,4 +1,8 @@
-//! A model on the CPU device, driven by hand: what the model and layer rings share.
+//! A model on the CPU device, driven by hand, and single steps of it ([`lab`]): what the rings share.
+
+#![allow(dead_code)] // every ring is a program of its own and uses a part
+
+pub mod lab;
 
 use std::path::Path;
 
