@@ -7,7 +7,7 @@ use lily_model::{Page, StateCopy};
 
 use crate::pages::PagePool;
 use crate::stats::CacheStats;
-use crate::tree::{Found, NodeId, TokenTree};
+use crate::tree::{Found, NodeId, Saved, TokenTree};
 
 /// A copy that saves fewer tokens than this over the one before it is not worth taking.
 const KEEP_MIN: usize = 16;
@@ -27,8 +27,27 @@ struct Entry {
     state: StateCopy,
     /// The cache's clock when the entry was last used.
     used: f64,
+    /// How often it was resumed from, those before it in the conversation included: a sign of life.
+    turns: u32,
     /// Running sequences that resumed here or saved this.
     pins: u32,
+}
+
+/// A prefix to be saved.
+pub(crate) struct Prefix<'a> {
+    pub tokens: &'a [u32],
+    /// The pages that its positions lie in.
+    pub pages: &'a [Page],
+    /// See [`Resume::turns`].
+    pub turns: u32,
+}
+
+/// Where a sequence resumes.
+pub(crate) struct Resume<'a> {
+    pub pages: &'a [Page],
+    pub state: &'a StateCopy,
+    /// Handed on to what the sequence saves.
+    pub turns: u32,
 }
 
 /// What [`StateCache::place`] says about a prefix.
@@ -83,12 +102,12 @@ impl StateCache {
         reason
     }
 
-    /// An entry's pages and state; the entry counts as used.
-    pub fn open(&mut self, id: NodeId) -> (&[Page], &StateCopy) {
-        let clock = self.clock;
+    /// What a sequence needs in order to resume at an entry, which counts as used and as alive.
+    pub fn resume(&mut self, id: NodeId) -> Resume<'_> {
         let entry = self.tree.get_mut(id).expect("found entries exist");
-        entry.used = clock;
-        (&entry.pages, &entry.state)
+        entry.used = self.clock;
+        entry.turns += 1;
+        Resume { pages: &entry.pages, state: &entry.state, turns: entry.turns }
     }
 
     /// Whether a copy after exactly these tokens should be taken. An entry that is there counts as used.
@@ -96,7 +115,7 @@ impl StateCache {
         let found = self.tree.find(tokens, tokens.len());
         match found.node {
             Some(id) if found.position == tokens.len() => {
-                self.open(id);
+                self.tree.get_mut(id).expect("found entries exist").used = self.clock;
                 Place::Taken(id)
             }
             _ if self.is_on() && tokens.len() - found.position >= KEEP_MIN => Place::Worthwhile,
@@ -104,15 +123,15 @@ impl StateCache {
         }
     }
 
-    /// Saves a prefix. `pages` are those that its positions lie in. Other entries may have to go for it, or
-    /// it goes itself at once (`None`).
-    pub fn insert(&mut self, tokens: &[u32], pages: &[Page], state: StateCopy, pool: &mut PagePool) -> Option<NodeId> {
+    /// Saves a prefix. Other entries may have to go for it, or it goes itself at once (`None`).
+    pub fn insert(&mut self, prefix: Prefix<'_>, state: StateCopy, pool: &mut PagePool) -> Option<NodeId> {
+        let Prefix { tokens, pages, turns } = prefix;
         for &page in pages {
             pool.hold(page);
             self.held[page.0 as usize] += 1;
             self.pages_held += usize::from(self.held[page.0 as usize] == 1);
         }
-        let id = self.tree.insert(tokens, Entry { pages: pages.to_vec(), state, used: self.clock, pins: 0 });
+        let id = self.tree.insert(tokens, Entry { pages: pages.to_vec(), state, used: self.clock, turns, pins: 0 });
         self.stats.saved += 1;
         while self.bytes() > self.sizes.bytes_max {
             let Some(worst) = self.worst(pool, |_, entry| entry.pins == 0) else { break };
@@ -157,7 +176,7 @@ impl StateCache {
 
     /// The same when a sequence is about to share the pages of one entry.
     pub fn evictable_beside(&self, shared: Option<NodeId>, pool: &PagePool) -> usize {
-        let shared = shared.and_then(|id| self.tree.get(id)).map_or(&[][..], |(_, entry)| &entry.pages);
+        let shared = shared.and_then(|id| self.tree.get(id)).map_or(&[][..], |saved| &saved.value.pages);
         self.evictable(pool) - shared.iter().filter(|&&page| self.only_here(page, pool)).count()
     }
 
@@ -176,24 +195,27 @@ impl StateCache {
     }
 
     fn worst(&self, pool: &PagePool, eligible: impl Fn(&Self, &Entry) -> bool) -> Option<NodeId> {
-        let scored =
-            self.tree.iter().filter(|(_, _, entry)| eligible(self, entry)).map(|(id, gap, entry)| (id, self.score(gap, entry, pool)));
-        scored.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(id, _)| id)
+        let eligible = self.tree.iter().filter(|(_, saved)| eligible(self, saved.value));
+        eligible.map(|(id, saved)| (id, self.score(saved, pool))).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(id, _)| id)
     }
 
     /// What an entry is worth: when it was last used, plus the tokens that would be computed again without
-    /// it for each state copy's worth of bytes that it takes. Pure last-use order would let every title
-    /// or summary request push out a piece of a long conversation, since all copies are equally big; here a
-    /// short prompt goes first, and a long one that nobody continues still ages with the clock.
-    fn score(&self, gap: usize, entry: &Entry, pool: &PagePool) -> f64 {
+    /// it, for each state copy's worth of bytes that it takes, times how likely that is. Pure last-use order
+    /// would let every title or summary request push out a piece of a long conversation, since all copies
+    /// are equally big. Here a prompt that was never continued counts a tenth until it is, and a copy that a
+    /// longer one has taken over from a quarter; and whatever nobody uses any more ages with the clock.
+    fn score(&self, saved: Saved<'_, Entry>, pool: &PagePool) -> f64 {
+        let entry = saved.value;
         let own_pages = entry.pages.iter().filter(|&&page| pool.holders(page) == 1).count();
         let bytes = self.sizes.state + own_pages * self.sizes.page;
-        entry.used + gap as f64 * self.sizes.state.max(1) as f64 / bytes.max(1) as f64
+        let alive = (f64::from(entry.turns) + 0.1) / (f64::from(entry.turns) + 1.0);
+        let likely = if saved.inner { alive / 4.0 } else { alive };
+        entry.used + saved.gap as f64 * likely * self.sizes.state.max(1) as f64 / bytes.max(1) as f64
     }
 
     fn remove(&mut self, id: NodeId, pool: &mut PagePool) {
-        if let Some((gap, entry)) = self.tree.get(id) {
-            self.clock = self.clock.max(self.score(gap, entry, pool));
+        if let Some(saved) = self.tree.get(id) {
+            self.clock = self.clock.max(self.score(saved, pool));
         }
         let entry = self.tree.remove(id);
         for page in entry.pages {

@@ -17,12 +17,14 @@ mod sampling;
 mod scheduler;
 mod sequence;
 mod stats;
+mod thinking;
 mod tree;
 
 pub use engine::Engine;
 pub use generation::Generation;
 pub use request::{Constraint, Event, Finish, Logprobs, Request, Sampling, Usage};
 pub use stats::{CacheStats, Stats};
+pub use thinking::Thinking;
 
 /// Why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]

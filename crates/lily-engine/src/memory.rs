@@ -2,7 +2,7 @@
 
 use lily_model::{Device, PAGE_TOKENS, Slot};
 
-use crate::cache::{Place, Sizes, StateCache};
+use crate::cache::{Place, Prefix, Resume, Sizes, StateCache};
 use crate::pages::PagePool;
 use crate::sequence::Sequence;
 use crate::tree::Found;
@@ -35,7 +35,7 @@ impl Memory {
         sequence.slot = Some(slot);
         let Some(id) = found.node else { return device.state_clear(slot) };
 
-        let (pages, state) = self.cache.open(id);
+        let Resume { pages, state, turns } = self.cache.resume(id);
         if let Err(error) = device.state_load(slot, state) {
             tracing::warn!(%error, position = found.position, "a cached state could not be loaded; it is dropped");
             self.cache.discard(id, &mut self.pool);
@@ -45,6 +45,7 @@ impl Memory {
         sequence.pages = pages.to_vec();
         sequence.pages_read_only = pages.len();
         sequence.done = found.position;
+        sequence.turns = turns;
         self.cache.pin(id);
         sequence.pin = Some(id);
     }
@@ -83,7 +84,7 @@ impl Memory {
                 // Its own earlier copy may have to go for this one.
                 sequence.pin.take().inspect(|&id| self.cache.unpin(id));
                 let pages = &sequence.pages[..sequence.done.div_ceil(PAGE_TOKENS)];
-                self.cache.insert(tokens, pages, device.state_save(slot), &mut self.pool)
+                self.cache.insert(Prefix { tokens, pages, turns: sequence.turns }, device.state_save(slot), &mut self.pool)
             }
         };
         sequence.pin.take().inspect(|&id| self.cache.unpin(id));

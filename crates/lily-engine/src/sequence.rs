@@ -33,6 +33,8 @@ pub(crate) struct Sequence {
     pub pages_read_only: usize,
     /// Positions ahead at which to keep the state, ascending.
     pub keeps: Vec<usize>,
+    /// How alive its conversation is: see the cache.
+    pub turns: u32,
     /// The cache entry that this sequence protects while it runs.
     pub pin: Option<NodeId>,
 
@@ -67,6 +69,7 @@ impl Sequence {
             slot: None,
             pages: Vec::new(),
             pages_read_only: 0,
+            turns: 0,
             pin: None,
             sampler: Sampler::new(request.sampling),
             constraint: request.constraint,

@@ -23,6 +23,22 @@ struct Node<T> {
     value: Option<T>,
 }
 
+/// A saved prefix.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Saved<'a, T> {
+    pub value: &'a T,
+    /// Tokens that would have to be computed again without it.
+    pub gap: usize,
+    /// Whether a longer prefix begins with it.
+    pub inner: bool,
+}
+
+impl<T> Node<T> {
+    fn saved(&self) -> Option<Saved<'_, T>> {
+        Some(Saved { value: self.value.as_ref()?, gap: self.edge.len(), inner: !self.children.is_empty() })
+    }
+}
+
 pub(crate) struct TokenTree<T> {
     nodes: BTreeMap<NodeId, Node<T>>,
     next: u64,
@@ -107,19 +123,16 @@ impl<T> TokenTree<T> {
         node.value.expect("only the root has no value")
     }
 
-    /// A saved prefix's value, and the tokens that would have to be computed again without it.
-    pub fn get(&self, id: NodeId) -> Option<(usize, &T)> {
-        let node = self.nodes.get(&id)?;
-        Some((node.edge.len(), node.value.as_ref()?))
+    pub fn get(&self, id: NodeId) -> Option<Saved<'_, T>> {
+        self.nodes.get(&id)?.saved()
     }
 
     pub fn get_mut(&mut self, id: NodeId) -> Option<&mut T> {
         self.nodes.get_mut(&id)?.value.as_mut()
     }
 
-    /// The same for every saved prefix.
-    pub fn iter(&self) -> impl Iterator<Item = (NodeId, usize, &T)> {
-        self.nodes.iter().filter_map(|(id, node)| Some((*id, node.edge.len(), node.value.as_ref()?)))
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, Saved<'_, T>)> {
+        self.nodes.iter().filter_map(|(id, node)| Some((*id, node.saved()?)))
     }
 
     fn node_mut(&mut self, id: NodeId) -> &mut Node<T> {
@@ -138,7 +151,7 @@ mod tests {
 
     fn found(tree: &TokenTree<&'static str>, tokens: &[u32], limit: usize) -> (Option<&'static str>, usize, usize) {
         let found = tree.find(tokens, limit);
-        (found.node.map(|id| *tree.get(id).unwrap().1), found.position, found.common)
+        (found.node.map(|id| *tree.get(id).unwrap().value), found.position, found.common)
     }
 
     #[test]
@@ -164,7 +177,7 @@ mod tests {
         assert_eq!(found(&tree, &[1, 2, 3, 4, 9], 5), (Some("four"), 4, 4));
         assert_eq!(found(&tree, &[1, 2, 5], 3), (Some("branch"), 3, 3));
         assert_eq!(tree.len(), 2);
-        assert!(tree.iter().all(|(_, edge, _)| edge == 4 || edge == 3));
+        assert!(tree.iter().all(|(_, saved)| !saved.inner && (saved.gap == 4 || saved.gap == 3)));
     }
 
     /// Random prefixes over two tokens, so that edges split and join often, against a plain list.

@@ -6,15 +6,11 @@ mod fake;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fake::{Answer, FakeDevice, Probe, Random, continuation, greedy, hear};
+use fake::{Answer, FakeDevice, PAGE_BYTES as PAGE, Probe, Random, STATE_BYTES as STATE, continuation, greedy, hear};
 use lily_engine::{Engine, Event, Options, Request};
 use lily_model::{Capacity, PAGE_TOKENS};
 
 const CAPACITY: Capacity = Capacity { slots: 4, pages: 400, rows: 256, logit_rows: 8 };
-
-/// One state copy of the fake device, and one page by the engine's reckoning.
-const STATE: usize = 16;
-const PAGE: usize = PAGE_TOKENS * 2 * 2 * 2;
 
 fn options() -> Options {
     Options { chunk: 128, chunk_shared: 32, cache_bytes: 1 << 30, ..Options::default() }
@@ -108,7 +104,7 @@ fn without_a_cache_the_answers_are_the_same() {
 #[test]
 fn side_requests_do_not_evict_the_conversation() {
     // Room for the conversation's pages and a handful of copies.
-    let cache_bytes = 130 * PAGE + 12 * STATE;
+    let cache_bytes = 130 * PAGE + 6 * STATE;
     let (engine, probe) = start(CAPACITY, Options { cache_bytes, ..options() });
     let (again, total) = play(&engine, &probe, true);
     assert!(again * 20 <= total, "{again} of {total} tokens were computed again");

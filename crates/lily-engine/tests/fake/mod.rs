@@ -19,6 +19,10 @@ use lily_model::{
 
 pub const VOCAB: usize = 97;
 
+/// Bytes of one KV page by the engine's reckoning, and of a state copy: as much as 12 pages, like the real model's.
+pub const PAGE_BYTES: usize = PAGE_TOKENS * 2 * 2 * 2;
+pub const STATE_BYTES: usize = 12 * PAGE_BYTES;
+
 /// What a test can see and steer of a device that the engine owns.
 #[derive(Default)]
 pub struct Probe {
@@ -118,20 +122,41 @@ fn logits_of(state: State, entry: impl Fn(usize) -> u64) -> Vec<f32> {
     (0..VOCAB as u64).map(|token| (mix(all, token) >> 44) as f32 / 65536.0).collect()
 }
 
-/// The logits after these tokens, computed from nothing else.
+/// The model, computed from the tokens and nothing else.
+#[derive(Default)]
+struct Truth {
+    entries: Vec<u64>,
+    state: State,
+}
+
+impl Truth {
+    fn take(&mut self, token: u32) {
+        self.entries.push(entry_of(token, self.entries.len()));
+        self.state = step(self.state, token, |position| self.entries[position]);
+    }
+
+    fn logits(&self) -> Vec<f32> {
+        logits_of(self.state, |position| self.entries[position])
+    }
+}
+
 pub fn logits_after(tokens: &[u32]) -> Vec<f32> {
-    let entries: Vec<u64> = tokens.iter().enumerate().map(|(position, &token)| entry_of(token, position)).collect();
-    let state = tokens.iter().fold(State::default(), |state, &token| step(state, token, |position| entries[position]));
-    logits_of(state, |position| entries[position])
+    let mut truth = Truth::default();
+    tokens.iter().for_each(|&token| truth.take(token));
+    truth.logits()
 }
 
 /// The greedy continuation of a prompt.
 pub fn continuation(prompt: &[u32], count: usize) -> Vec<u32> {
-    let mut tokens = prompt.to_vec();
-    for _ in 0..count {
-        tokens.push(select_token(&logits_after(&tokens), &Selection::greedy()));
-    }
-    tokens.split_off(prompt.len())
+    let mut truth = Truth::default();
+    prompt.iter().for_each(|&token| truth.take(token));
+    (0..count)
+        .map(|_| {
+            let token = select_token(&truth.logits(), &Selection::greedy());
+            truth.take(token);
+            token
+        })
+        .collect()
 }
 
 impl Steps for FakeDevice {
@@ -211,7 +236,9 @@ impl Device for FakeDevice {
 
     fn state_save(&self, slot: Slot) -> StateCopy {
         let State { hash, length } = self.slots[slot.0 as usize];
-        StateCopy([hash.to_le_bytes(), (length as u64).to_le_bytes()].concat().into())
+        let mut bytes = [hash.to_le_bytes(), (length as u64).to_le_bytes()].concat();
+        bytes.resize(STATE_BYTES, 0);
+        StateCopy(bytes.into())
     }
 
     fn state_load(&mut self, slot: Slot, copy: &StateCopy) -> Result<(), ModelError> {
@@ -221,7 +248,7 @@ impl Device for FakeDevice {
     }
 
     fn state_bytes(&self) -> usize {
-        16
+        STATE_BYTES
     }
 
     fn page_save(&self, page: Page) -> Box<[u8]> {
