@@ -11,6 +11,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod panel;
 
 use std::ops::Range;
@@ -31,8 +33,8 @@ const AHEAD_SCALES: usize = AHEAD_CODES / 16;
 /// Whether the integer loops take the matrix.
 pub fn serves(isa: Isa, view: &View<'_>, activations: Activations) -> bool {
     let loops = match isa {
-        Isa::Avx2 => true,
-        Isa::Portable | Isa::Neon | Isa::NeonDot | Isa::Avx512 => false,
+        Isa::Avx2 | Isa::Avx512 => true,
+        Isa::Portable | Isa::Neon | Isa::NeonDot => false,
     };
     loops && activations != Activations::F32 && view.is_integer()
 }
@@ -61,6 +63,8 @@ fn panel_loops(isa: Isa) -> &'static PanelLoops {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => &avx2::LOOPS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => &avx512::LOOPS,
         _ => unreachable!("{isa} has no integer loops"),
     }
 }
@@ -70,6 +74,9 @@ fn gemv(isa: Isa, planes: usize, weights: &Weights, range: Range<usize>, inputs:
         // SAFETY: an `Isa` in use was found on this machine; `multiply` checked the shapes.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { avx2::gemv(planes, weights, range, inputs, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { avx512::gemv(planes, weights, range, inputs, out) },
         _ => unreachable!("{isa} has no integer loops"),
     }
 }

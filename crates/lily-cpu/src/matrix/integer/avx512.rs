@@ -1,0 +1,320 @@
+//! AVX-512 with VNNI: `vpdpbusd` multiplies four unsigned codes with four signed bytes and adds, exactly.
+//!
+//! A vector of codes is a block of 128 inputs: two groups, one in each half of the lanes.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::panel::{Panel, PanelLoops, ROWS_MAX, Tile};
+use super::{AHEAD_CODES, AHEAD_SCALES, Input, Weights};
+use crate::quantise::BLOCK;
+
+/// Panels of two vectors of rows and tiles of eight: sixteen sums and two weights in 32 registers.
+pub(super) const LOOPS: PanelLoops = PanelLoops { rows: ROWS, tile_rows: 8, repack, tile };
+/// Weight rows of a panel.
+const ROWS: usize = 32;
+/// Groups whose scales are converted together.
+const CHUNK: usize = 16;
+
+/// `out[n, r] = w[range.start + r] . x[n]`; at most [`super::GEMV_ROWS`] inputs.
+///
+/// # Safety
+/// The machine has AVX-512 F, BW, DQ, VL and VNNI; weights, inputs and `out` have the shapes that `range`
+/// asks.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+pub(super) unsafe fn gemv(planes: usize, weights: &Weights, range: Range<usize>, inputs: &[Input], out: &mut [f32]) {
+    // SAFETY: passed on.
+    unsafe {
+        match (planes, inputs) {
+            (1, &[a]) => streams::<1, 4, 1>(weights, range, [a], out),
+            (1, &[a, b]) => streams::<1, 2, 2>(weights, range, [a, b], out),
+            (1, &[a, b, c]) => streams::<1, 2, 3>(weights, range, [a, b, c], out),
+            (1, &[a, b, c, d]) => streams::<1, 2, 4>(weights, range, [a, b, c, d], out),
+            (_, &[a]) => streams::<2, 4, 1>(weights, range, [a], out),
+            (_, &[a, b]) => streams::<2, 2, 2>(weights, range, [a, b], out),
+            (_, &[a, b, c]) => streams::<2, 2, 3>(weights, range, [a, b, c], out),
+            (_, &[a, b, c, d]) => streams::<2, 2, 4>(weights, range, [a, b, c, d], out),
+            _ => unreachable!("a matrix-vector loop takes one to four rows"),
+        }
+    }
+}
+
+/// Row `i` of each of `S` equal parts of the range at once, then what the parts leave over.
+///
+/// # Safety
+/// As [`gemv`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn streams<const P: usize, const S: usize, const T: usize>(
+    weights: &Weights,
+    range: Range<usize>,
+    inputs: [Input; T],
+    out: &mut [f32],
+) {
+    let width = range.len();
+    let part = width / S;
+    for i in 0..part {
+        let rows: [usize; S] = std::array::from_fn(|s| s * part + i);
+        // SAFETY: passed on.
+        unsafe { dots::<P, S, T>(weights, rows.map(|row| range.start + row), &inputs, |s, t, y| out[t * width + rows[s]] = y) };
+    }
+    for row in S * part..width {
+        // SAFETY: passed on.
+        unsafe { dots::<P, 1, T>(weights, [range.start + row], &inputs, |_, t, y| out[t * width + row] = y) };
+    }
+}
+
+/// Products of `S` weight rows with `T` inputs.
+///
+/// # Safety
+/// As [`gemv`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn dots<const P: usize, const S: usize, const T: usize>(
+    weights: &Weights,
+    rows: [usize; S],
+    inputs: &[Input; T],
+    mut store: impl FnMut(usize, usize, f32),
+) {
+    let halves = halves();
+    let mut sums = [[_mm512_setzero_ps(); T]; S];
+    for first in (0..weights.groups).step_by(CHUNK) {
+        let count = CHUNK.min(weights.groups - first);
+        let live = ((1u32 << count) - 1) as u16;
+        let mut factors = [[_mm512_setzero_ps(); T]; S];
+        for s in 0..S {
+            let at = 2 * (rows[s] * weights.groups + first);
+            let (scales, biases) = (weights.scales.wrapping_add(at), weights.biases.wrapping_add(at));
+            prefetch_once_a_line(scales);
+            prefetch_once_a_line(biases);
+            for t in 0..T {
+                // SAFETY: `count` groups are the row's; an input's scales and sums are readable past its last.
+                unsafe {
+                    factors[s][t] = _mm512_mul_ps(bf16(scales, live), _mm512_loadu_ps(inputs[t].scales.add(first)));
+                    let x_sums = _mm512_maskz_loadu_ps(live, inputs[t].sums.add(first));
+                    sums[s][t] = _mm512_fmadd_ps(bf16(biases, live), x_sums, sums[s][t]);
+                }
+            }
+        }
+        // Whole chunks and half ones have loops of constant length, which unroll.
+        let blocks = count.div_ceil(2);
+        for block in 0..if blocks > 4 { 8 } else { 4 } {
+            if block >= blocks {
+                break;
+            }
+            let readable = if 2 * block + 1 < count { !0 } else { 0xffff_ffff };
+            for s in 0..S {
+                // SAFETY: 32 bytes of codes are one group; the mask leaves out what is past the row.
+                let codes = unsafe {
+                    let at = weights.codes.add(rows[s] * weights.cols / 2 + 32 * first + 64 * block);
+                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_CODES).cast());
+                    _mm512_maskz_loadu_epi8(readable, at.cast())
+                };
+                for t in 0..T {
+                    // SAFETY: the input has this block.
+                    let dot = unsafe { block_dot::<P>(codes, inputs[t].codes.add((first / 2 + block) * BLOCK * P)) };
+                    let factor = _mm512_permutexvar_ps(halves[block], factors[s][t]);
+                    sums[s][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sums[s][t]);
+                }
+            }
+        }
+    }
+    for s in 0..S {
+        for t in 0..T {
+            store(s, t, _mm512_reduce_add_ps(sums[s][t]));
+        }
+    }
+}
+
+/// Per block of a chunk: the lanes of its first group, then of its second.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn halves() -> [__m512i; CHUNK / 2] {
+    std::array::from_fn(|block| {
+        let first = 2 * block as i32;
+        _mm512_inserti64x4::<1>(_mm512_set1_epi32(first), _mm256_set1_epi32(first + 1))
+    })
+}
+
+/// Sixteen partial sums of code times input over a block. `x`: 64 even inputs, 64 odd ones; the low plane
+/// after the high one.
+///
+/// # Safety
+/// `x` has those bytes, on a cache-line boundary.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn block_dot<const P: usize>(codes: __m512i, x: *const i8) -> __m512i {
+    let mask = _mm512_set1_epi8(15);
+    let low = _mm512_and_si512(codes, mask);
+    let high = _mm512_and_si512(_mm512_srli_epi32::<4>(codes), mask);
+    let x: *const __m512i = x.cast();
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, *x);
+        let dot = _mm512_dpbusd_epi32(dot, high, *x.add(1));
+        if P == 1 {
+            return dot;
+        }
+        let dot = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(dot), low, *x.add(2));
+        _mm512_dpbusd_epi32(dot, high, *x.add(3))
+    }
+}
+
+/// Sixteen bf16 as f32; zero where `live` has no bit.
+///
+/// # Safety
+/// The live ones are readable at `at`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn bf16(at: *const u8, live: u16) -> __m512 {
+    // SAFETY: by the caller's promise.
+    let halves = unsafe { _mm256_maskz_loadu_epi16(live, at.cast()) };
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+}
+
+/// Prefetches scales ahead if `at` is in the first half of its cache line: a chunk's 32 bytes are half one.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn prefetch_once_a_line(at: *const u8) {
+    if at.addr() % 64 < 2 * CHUNK {
+        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_SCALES).cast());
+    }
+}
+
+/// # Safety
+/// As [`PanelLoops::repack`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn repack(panel: &mut Panel, weights: &Weights, rows: &[usize], groups: Range<usize>) {
+    let codes = panel.codes_mut();
+    let mask = _mm512_set1_epi8(15);
+    for (half, rows) in rows.as_chunks::<16>().0.iter().enumerate() {
+        // Half a group at a time: four words of sixteen rows.
+        for part in 2 * groups.start..2 * groups.end {
+            // SAFETY: 16 bytes of the group.
+            let words = unsafe { transpose(rows, |row| _mm_loadu_si128(weights.codes.add(row * weights.cols / 2 + 16 * part).cast())) };
+            for (word, codes_of) in words.into_iter().enumerate() {
+                let quad = 8 * (part - 2 * groups.start) + 2 * word;
+                // SAFETY: a panel holds 4 * ROWS bytes for every quad of inputs.
+                unsafe {
+                    let at = codes.add(4 * ROWS * quad + 64 * half);
+                    _mm512_store_si512(at.cast(), _mm512_and_si512(codes_of, mask));
+                    let high = _mm512_and_si512(_mm512_srli_epi32::<4>(codes_of), mask);
+                    _mm512_store_si512(at.add(4 * ROWS).cast(), high);
+                }
+            }
+        }
+        for (from, to) in [(weights.scales, &mut panel.scales), (weights.biases, &mut panel.biases)] {
+            for first in groups.clone().step_by(8) {
+                let count = 8.min(groups.end - first);
+                let live = ((1u32 << count) - 1) as u8;
+                // SAFETY: the mask leaves out what is past the row.
+                let pairs = unsafe {
+                    transpose(rows, |row| _mm_maskz_loadu_epi16(live, from.add(2 * (row * weights.groups + first)).cast()))
+                };
+                let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+                let columns = pairs.into_iter().flat_map(|pair| [_mm512_slli_epi32::<16>(pair), _mm512_and_si512(pair, upper)]);
+                for (group, column) in columns.take(count).enumerate() {
+                    let to = &mut to[(first - groups.start + group) * ROWS + 16 * half..][..16];
+                    // SAFETY: sixteen values.
+                    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_castsi512_ps(column)) };
+                }
+            }
+        }
+    }
+}
+
+/// Four 32-bit values of each of sixteen rows: vector `i` has value `i` of every row.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn transpose(rows: &[usize; 16], load: impl Fn(usize) -> __m128i) -> [__m512i; 4] {
+    // Rows i, 4 + i, 8 + i and 12 + i side by side, then a four by four transpose in every quarter.
+    let side: [__m512i; 4] = std::array::from_fn(|i| {
+        let v = _mm512_castsi128_si512(load(rows[i]));
+        let v = _mm512_inserti32x4::<1>(v, load(rows[4 + i]));
+        let v = _mm512_inserti32x4::<2>(v, load(rows[8 + i]));
+        _mm512_inserti32x4::<3>(v, load(rows[12 + i]))
+    });
+    let (a, b) = (_mm512_unpacklo_epi32(side[0], side[1]), _mm512_unpackhi_epi32(side[0], side[1]));
+    let (c, d) = (_mm512_unpacklo_epi32(side[2], side[3]), _mm512_unpackhi_epi32(side[2], side[3]));
+    [_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c), _mm512_unpacklo_epi64(b, d), _mm512_unpackhi_epi64(b, d)]
+}
+
+/// # Safety
+/// As [`PanelLoops::tile`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn tile(tile: Tile<'_>) {
+    macro_rules! sized {
+        ($($rows:literal)*) => {
+            match (tile.planes, tile.inputs.len()) {
+                // SAFETY: passed on.
+                $((1, $rows) => unsafe { tile_of::<1, $rows>(tile) },
+                // SAFETY: passed on.
+                (_, $rows) => unsafe { tile_of::<2, $rows>(tile) },)*
+                _ => unreachable!("a tile has one to eight rows"),
+            }
+        };
+    }
+    sized!(1 2 3 4 5 6 7 8);
+}
+
+/// # Safety
+/// As [`tile`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn tile_of<const P: usize, const T: usize>(tile: Tile<'_>) {
+    let Tile { panel, first, groups, inputs, sums, ahead, .. } = tile;
+    let inputs: &[Input; T] = inputs.try_into().expect("`T` inputs");
+    assert!(sums.len() >= (T - 1) * ROWS_MAX + ROWS && panel.scales.len() >= groups * ROWS);
+    let sums = sums.as_mut_ptr();
+    for g in 0..groups {
+        ahead.advance(|line| _mm_prefetch::<_MM_HINT_T1>(line.cast()));
+        let group = first + g;
+        let inputs_of = inputs.map(|input| input.codes.wrapping_add(group / 2 * BLOCK * P + group % 2 * 32));
+        // SAFETY: the panel and the inputs have this group.
+        let dots = unsafe { group_dots::<P, T>(panel.codes().add(64 * ROWS * g), inputs_of) };
+        for half in 0..2 {
+            // SAFETY: the panel has scales and biases of this group, the inputs theirs, `sums` the rows.
+            unsafe {
+                let scales = _mm512_loadu_ps(panel.scales.as_ptr().add(g * ROWS + 16 * half));
+                let biases = _mm512_loadu_ps(panel.biases.as_ptr().add(g * ROWS + 16 * half));
+                for t in 0..T {
+                    let at = sums.add(t * ROWS_MAX + 16 * half);
+                    let scale = _mm512_mul_ps(scales, _mm512_set1_ps(*inputs[t].scales.add(group)));
+                    let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[half][t]), scale, _mm512_loadu_ps(at));
+                    let sum = _mm512_fmadd_ps(biases, _mm512_set1_ps(*inputs[t].sums.add(group)), sum);
+                    _mm512_storeu_ps(at, sum);
+                }
+            }
+        }
+    }
+}
+
+/// Exact sums of code times input over a group: 32 rows by `T` inputs.
+///
+/// # Safety
+/// `codes` has the group of a panel; each input 32 even bytes, 64 bytes on 32 odd ones, and the low plane
+/// a block further.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn group_dots<const P: usize, const T: usize>(codes: *const u8, inputs: [*const i8; T]) -> [[__m512i; T]; 2] {
+    let mut dots = [[_mm512_setzero_si512(); T]; 2];
+    for plane in 0..P {
+        if plane == 1 {
+            dots = dots.map(|row| row.map(|dot| _mm512_slli_epi32::<8>(dot)));
+        }
+        for word in 0..8 {
+            for odd in 0..2 {
+                // SAFETY: by the caller's promise.
+                unsafe {
+                    let at: *const __m512i = codes.add(4 * ROWS * (2 * word + odd)).cast();
+                    let (low, high) = (*at, *at.add(1));
+                    for t in 0..T {
+                        let four = inputs[t].add(BLOCK * plane + 64 * odd + 4 * word).cast::<i32>().read_unaligned();
+                        let four = _mm512_set1_epi32(four);
+                        dots[0][t] = _mm512_dpbusd_epi32(dots[0][t], low, four);
+                        dots[1][t] = _mm512_dpbusd_epi32(dots[1][t], high, four);
+                    }
+                }
+            }
+        }
+    }
+    dots
+}
