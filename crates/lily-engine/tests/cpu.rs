@@ -1,0 +1,116 @@
+//! The engine over the real CPU device and a random tiny checkpoint: cold, warm, alone and in company, the
+//! greedy answer is the same.
+//!
+//! A pass of many rows sums in another order than one of few, so logits may differ by rounding. Where two
+//! answers part, the two best tokens must have been closer than that ([`MARGIN`]).
+
+use std::sync::Arc;
+
+use lily_cpu::{CpuDevice, CpuOptions};
+use lily_engine::{Engine, Event, Options, Request, Sampling};
+use lily_model::{Capacity, Checkpoint, ModelConfig, Runner, Weights};
+use lily_testkit::generate::{CheckpointSpec, Rng, write_checkpoint};
+
+const CAPACITY: Capacity = Capacity { slots: 4, pages: 24, rows: 132, logit_rows: 8 };
+
+/// Natural logarithm of the ratio of two tokens' probabilities below which either may be chosen.
+const MARGIN: f32 = 2e-3;
+
+fn start(options: Options) -> Engine {
+    let directory = tempfile::tempdir().unwrap();
+    write_checkpoint(directory.path(), &CheckpointSpec::default()).unwrap();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    let config = ModelConfig::from_checkpoint(&checkpoint).unwrap();
+    let weights = Weights::load(&checkpoint, &config).unwrap();
+    let device = CpuDevice::new(&config, &weights, CAPACITY, CpuOptions::default().with_threads(2)).unwrap();
+    Engine::start(Runner::new(config, device).unwrap(), options)
+}
+
+fn options() -> Options {
+    Options { chunk: 128, chunk_shared: 32, cache_bytes: 64 << 20, ..Options::default() }
+}
+
+fn prompt(length: usize, seed: u64) -> Vec<u32> {
+    let mut rng = Rng::new(seed);
+    (0..length).map(|_| rng.below(256) as u32).collect()
+}
+
+fn request(prompt: Vec<u32>, keep_at: Vec<usize>) -> Request {
+    let stop_tokens = Arc::new([]);
+    Request { prompt, sampling: Sampling::default(), max_tokens: Some(40), stop_tokens, logprobs: Some(2), constraint: None, keep_at }
+}
+
+/// Tokens, each with its lead over the second best, and how many prompt tokens came from the cache.
+struct Answer {
+    tokens: Vec<u32>,
+    leads: Vec<f32>,
+    cached: usize,
+}
+
+fn hear(mut generation: lily_engine::Generation) -> Answer {
+    let mut answer = Answer { tokens: Vec::new(), leads: Vec::new(), cached: 0 };
+    while let Some(event) = generation.next_blocking() {
+        match event {
+            Event::Started { cached_tokens } => answer.cached = cached_tokens,
+            Event::Token { id, logprobs } => {
+                let top = logprobs.unwrap().top;
+                answer.tokens.push(id);
+                answer.leads.push(top[0].1 - top[1].1);
+            }
+            Event::Failed(error) => panic!("{error}"),
+            Event::Prefilled { .. } | Event::Finished { .. } => {}
+        }
+    }
+    answer
+}
+
+fn assert_same(what: &str, answer: &Answer, expected: &Answer) {
+    assert_eq!(answer.tokens.len(), expected.tokens.len());
+    if let Some(at) = (0..answer.tokens.len()).find(|&at| answer.tokens[at] != expected.tokens[at]) {
+        let lead = expected.leads[at].min(answer.leads[at]);
+        assert!(lead < MARGIN, "{what}: token {at} is {} instead of {}, which led by {lead}", answer.tokens[at], expected.tokens[at]);
+    }
+}
+
+#[test]
+fn warm_equals_cold() {
+    let engine = start(options());
+    for (length, keep_at, cached) in [(300, vec![], 256), (300, vec![290], 290), (1100, vec![40, 1000, 1090], 1090)] {
+        let prompt = prompt(length, cached as u64);
+        let cold = hear(engine.submit(request(prompt.clone(), keep_at.clone())).unwrap());
+        let warm = hear(engine.submit(request(prompt, keep_at)).unwrap());
+        assert_eq!((cold.cached, warm.cached), (0, cached));
+        // Both were cut into the same chunks, so that not even rounding differs.
+        assert_eq!(warm.tokens, cold.tokens);
+        assert_eq!(warm.leads, cold.leads);
+    }
+}
+
+#[test]
+fn a_conversation_equals_its_turns_from_scratch() {
+    let (engine, scratch) = (start(options()), start(Options { cache_bytes: 0, ..options() }));
+    let mut history = prompt(700, 1);
+    for turn in 0..8 {
+        history.extend(prompt([30, 200, 5][turn % 3], 10 + turn as u64));
+        let keep_at = vec![history.len() - 2];
+        let cold = hear(scratch.submit(request(history.clone(), keep_at.clone())).unwrap());
+        let warm = hear(engine.submit(request(history.clone(), keep_at)).unwrap());
+        assert!(turn == 0 || warm.cached >= 700);
+        assert_same(&format!("turn {turn}"), &warm, &cold);
+        history.extend(&warm.tokens);
+    }
+}
+
+#[test]
+fn simultaneous_prompts_equal_solo_runs() {
+    let (engine, solo) = (start(options()), start(Options { cache_bytes: 0, ..options() }));
+    for round in 0..4 {
+        let prompts: Vec<Vec<u32>> = (0..3).map(|at| prompt([600, 9, 150][at], round * 3 + at as u64)).collect();
+        let generations: Vec<_> = prompts.iter().map(|prompt| engine.submit(request(prompt.clone(), vec![])).unwrap()).collect();
+        for (prompt, generation) in prompts.into_iter().zip(generations) {
+            let what = format!("round {round}, prompt of {}", prompt.len());
+            let alone = hear(solo.submit(request(prompt, vec![])).unwrap());
+            assert_same(&what, &hear(generation), &alone);
+        }
+    }
+}
