@@ -61,7 +61,7 @@ impl Batch<'_> {
             let end = first + span.tokens.len();
             match span.logits {
                 Logits::None => {}
-                Logits::Last => rows.push(end - 1),
+                Logits::Last => rows.extend((first..end).last()),
                 Logits::All => rows.extend(first..end),
             }
             first = end;

@@ -20,6 +20,7 @@ mod shard;
 pub mod steps;
 pub mod storage;
 pub mod synth;
+pub mod trace;
 pub mod weights;
 
 pub use batch::{Batch, Logits, PAGE_TOKENS, Page, Slot, Span};
@@ -32,4 +33,5 @@ pub use select::{Selection, select_token};
 pub use steps::{Activations, NormSite, Steps};
 pub use storage::{Affine, Quantization, Storage};
 pub use synth::Synth;
+pub use trace::{Record, Traced};
 pub use weights::{AttentionWeights, DeltaWeights, Experts, LayerWeights, Matrix, MatrixData, Mixer, SharedExpert, Weights};

@@ -1,6 +1,6 @@
 //! What the engine drives: the forward pass on one device, with its state slots and KV pages.
 
-use crate::batch::{Batch, PAGE_TOKENS, Page, Slot};
+use crate::batch::{Batch, PAGE_TOKENS, Page, Slot, Span};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::forward::forward;
@@ -72,44 +72,55 @@ impl<D: Device> Runner<D> {
 
     fn check(&self, batch: &Batch<'_>) -> Result<(), ModelError> {
         let capacity = self.device.capacity();
-        let refuse = |what: String| Err(ModelError::Batch(what));
-        if batch.rows() > capacity.rows || batch.logit_rows().len() > capacity.logit_rows {
+        let (rows, logit_rows) = (batch.rows(), batch.logit_rows().len());
+        if rows == 0 || rows > capacity.rows || logit_rows > capacity.logit_rows {
             return refuse(format!(
-                "{} rows, {} with logits; the device has room for {} and {}",
-                batch.rows(),
-                batch.logit_rows().len(),
-                capacity.rows,
-                capacity.logit_rows
+                "{rows} rows, {logit_rows} with logits; the device has room for {} and {}, and a pass has at least one",
+                capacity.rows, capacity.logit_rows
             ));
         }
         for (at, span) in batch.spans.iter().enumerate() {
-            let end = span.start + span.tokens.len();
-            if span.tokens.is_empty() {
-                return refuse(format!("span {at} has no tokens"));
-            }
-            if span.slot.0 as usize >= capacity.slots {
-                return refuse(format!("span {at} names slot {}; there are {}", span.slot.0, capacity.slots));
-            }
-            if batch.spans[..at].iter().any(|other| other.slot == span.slot) {
-                return refuse(format!("span {at} names slot {}, which another span of the batch owns", span.slot.0));
-            }
-            if span.pages.len() * PAGE_TOKENS < end {
-                return refuse(format!(
-                    "span {at} ends at position {end}; its {} pages hold {}",
-                    span.pages.len(),
-                    span.pages.len() * PAGE_TOKENS
-                ));
-            }
-            if let Some(page) = span.pages.iter().find(|page| page.0 as usize >= capacity.pages) {
-                return refuse(format!("span {at} names page {}; there are {}", page.0, capacity.pages));
-            }
-            if end > self.config.context_max {
-                return refuse(format!("span {at} ends at position {end}; the model's context is {}", self.config.context_max));
-            }
-            if let Some(token) = span.tokens.iter().find(|&&token| token as usize >= self.config.vocab) {
-                return refuse(format!("token {token} in span {at}; the vocabulary has {}", self.config.vocab));
-            }
+            self.check_span(at, span, &batch.spans[..at], &capacity)?;
         }
         Ok(())
     }
+
+    fn check_span(&self, at: usize, span: &Span<'_>, before: &[Span<'_>], capacity: &Capacity) -> Result<(), ModelError> {
+        let end = span.start.saturating_add(span.tokens.len());
+        let (slot, held) = (span.slot.0, span.pages.len() * PAGE_TOKENS);
+        if span.tokens.is_empty() {
+            return refuse(format!("span {at} has no tokens"));
+        }
+        if slot as usize >= capacity.slots {
+            return refuse(format!("span {at} names slot {slot}; there are {}", capacity.slots));
+        }
+        if before.iter().any(|other| other.slot == span.slot) {
+            return refuse(format!("span {at} names slot {slot}, which another span of the batch owns"));
+        }
+        if held < end {
+            return refuse(format!("span {at} ends at position {end}; its {} pages hold {held}", span.pages.len()));
+        }
+        if let Some(page) = span.pages.iter().find(|page| page.0 as usize >= capacity.pages) {
+            return refuse(format!("span {at} names page {}; there are {}", page.0, capacity.pages));
+        }
+        if let Some(page) = written(span).iter().find(|page| before.iter().any(|other| written(other).contains(page))) {
+            return refuse(format!("span {at} writes page {}, which another span of the batch writes too", page.0));
+        }
+        if end > self.config.context_max {
+            return refuse(format!("span {at} ends at position {end}; the model's context is {}", self.config.context_max));
+        }
+        if let Some(token) = span.tokens.iter().find(|&&token| token as usize >= self.config.vocab) {
+            return refuse(format!("token {token} in span {at}; the vocabulary has {}", self.config.vocab));
+        }
+        Ok(())
+    }
+}
+
+fn refuse(what: String) -> Result<(), ModelError> {
+    Err(ModelError::Batch(what))
+}
+
+/// The pages that a checked span's rows fall into.
+fn written<'a>(span: &Span<'a>) -> &'a [Page] {
+    &span.pages[span.start / PAGE_TOKENS..(span.start + span.tokens.len()).div_ceil(PAGE_TOKENS)]
 }
