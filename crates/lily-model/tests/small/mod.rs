@@ -51,8 +51,8 @@ impl Small {
 
     /// The first of several shards.
     pub fn first_shard(&self) -> PathBuf {
-        let names = fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap().path());
-        names.filter(|path| path.to_string_lossy().contains("-00001-of-")).next().unwrap()
+        let mut names = fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap().path());
+        names.find(|path| path.to_string_lossy().contains("-00001-of-")).unwrap()
     }
 
     pub fn config(&self, edit: impl FnOnce(&mut Value)) {
@@ -85,6 +85,6 @@ impl Small {
 
     /// The message of a load that must fail.
     pub fn refusal(&self) -> String {
-        self.load().err().expect("the damage must be found").to_string()
+        self.load().expect_err("the damage must be found").to_string()
     }
 }
