@@ -10,6 +10,9 @@
 //! of 64: `scale`, and `scale * sum of the integers`, which multiplies the weights' bias. (The sum of the
 //! integers and not of the activations: the errors of the two terms then cancel.)
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
 use std::ops::Range;
 
 use crate::isa::Isa;
@@ -156,52 +159,44 @@ impl Quantised {
 /// # Safety
 /// The machine has `isa`.
 unsafe fn quantise_block(isa: Isa, inputs: &[f32], codes: &mut [Line], scales: &mut [f32], sums: &mut [f32]) {
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    fn avx2(inputs: &[f32], codes: &mut [Line], scales: &mut [f32], sums: &mut [f32]) {
-        block(inputs, codes, scales, sums);
-    }
-    match isa {
-        // SAFETY: the machine has it.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 => unsafe { avx2(inputs, codes, scales, sums) },
-        _ => block(inputs, codes, scales, sums),
-    }
-}
-
-#[inline(always)]
-fn block(inputs: &[f32], codes: &mut [Line], scales: &mut [f32], sums: &mut [f32]) {
-    let limit = if codes.len() == 2 { 127.0 } else { 32512.0 };
     let (groups, _) = inputs.as_chunks::<GROUP>();
     if groups.len() == 1 {
         codes.fill(Line([0; 64]));
     }
-    for (index, group) in groups.iter().enumerate() {
-        // Magnitudes compare as integers, which vectorises; NaN counts as largest and spreads.
-        let largest = group.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
-        let largest = f32::from_bits(largest);
-        let (scale, inverse) = if largest > 0.0 { (largest / limit, limit / largest) } else { (0.0, 0.0) };
-        // A group of denormals has no finite inverse: it is zero at this precision.
-        let (scale, inverse) = if inverse.is_infinite() { (0.0, 0.0) } else { (scale, inverse) };
-        let mut integers = [0i32; GROUP];
-        let mut sum = 0;
-        for (integer, x) in integers.iter_mut().zip(group) {
-            *integer = nearest(x * inverse);
-            sum += *integer;
-        }
-        scales[index] = scale;
-        sums[index] = scale * sum as f32;
+    for (index, inputs) in groups.iter().enumerate() {
         let at = index * GROUP / 2;
-        for (plane, lines) in codes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-            let high = limit != 127.0 && plane == 0;
-            for i in 0..GROUP / 2 {
-                let (even, odd) = (integers[2 * i], integers[2 * i + 1]);
-                let (even, odd) = if high { ((even + 128) >> 8, (odd + 128) >> 8) } else { (even, odd) };
-                lines[0].0[at + i] = even as i8;
-                lines[1].0[at + i] = odd as i8;
-            }
+        (scales[index], sums[index]) = match isa {
+            // SAFETY: the machine has it; AVX-512 includes AVX2.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::Avx512 => unsafe { avx2::group(inputs, at, codes) },
+            _ => group(inputs, at, codes),
+        };
+    }
+}
+
+/// Scale and `scale * sum` of one group, whose bytes enter `codes` from byte `at` of every line on.
+fn group(inputs: &[f32; GROUP], at: usize, codes: &mut [Line]) -> (f32, f32) {
+    // Magnitudes compare as integers, which vectorises; NaN counts as largest and spreads.
+    let largest = inputs.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
+    let planes = codes.len() / 2;
+    let (scale, inverse) = scale(f32::from_bits(largest), planes);
+    let integers = inputs.map(|x| nearest(x * inverse));
+    for (plane, lines) in codes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        let high = planes == 2 && plane == 0;
+        for (i, &integer) in integers.iter().enumerate() {
+            let byte = if high { (integer + 128) >> 8 } else { integer };
+            lines[i % 2].0[at + i / 2] = byte as i8;
         }
     }
+    (scale, scale * integers.iter().sum::<i32>() as f32)
+}
+
+/// The step of a group and its inverse, from the largest magnitude.
+fn scale(largest: f32, planes: usize) -> (f32, f32) {
+    let limit = if planes == 1 { 127.0 } else { 32512.0 };
+    let inverse = limit / largest;
+    // Zero, or so small that the inverse is infinite: zero at this precision.
+    if inverse.is_infinite() { (0.0, 0.0) } else { (largest / limit, inverse) }
 }
 
 /// To the nearest integer, ties to even; `|x|` below 2^22.
@@ -254,6 +249,25 @@ mod tests {
                             }
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn instruction_sets_agree_bit_for_bit() {
+        for inputs in [192, 256] {
+            for activations in [Activations::I16, Activations::I8] {
+                let x: Vec<f32> = (0..inputs).map(|i| ((i * 7919 % 1009) as f32 - 500.0).powi(3) * 1e-6).collect();
+                let of = |isa| {
+                    let mut quantised = Quantised::default();
+                    quantised.reshape(1, inputs, activations);
+                    // SAFETY: one thread, and the machine has the instruction set.
+                    unsafe { quantised.fill(isa, 0..quantised.blocks(), |_| &x) };
+                    (quantised.codes(0).to_vec(), quantised.scales(0).to_vec(), quantised.sums(0).to_vec())
+                };
+                for isa in Isa::available() {
+                    assert!(of(isa) == of(Isa::Portable), "{isa} {activations:?}");
                 }
             }
         }
