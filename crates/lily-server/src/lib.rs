@@ -22,6 +22,8 @@ mod health;
 mod metrics;
 mod models;
 mod options;
+mod page;
+mod responses;
 mod router;
 mod sampling;
 mod serve;
@@ -32,4 +34,4 @@ mod usage;
 
 pub use options::{ServerError, ServerOptions, bind};
 pub use serve::serve;
-pub use service::Service;
+pub use service::{Service, checkpoint_sampling};

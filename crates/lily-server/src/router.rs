@@ -11,7 +11,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use crate::error::ApiError;
 use crate::options::{ServerError, ServerOptions};
 use crate::service::App;
-use crate::{access, anthropic, auth, chat, completions, health, metrics, models, tokenize};
+use crate::{access, anthropic, auth, chat, completions, health, metrics, models, page, responses, tokenize};
 
 pub(crate) fn router(app: App) -> Result<Router, ServerError> {
     check_keys(&app.options.api_keys)?;
@@ -19,6 +19,7 @@ pub(crate) fn router(app: App) -> Result<Router, ServerError> {
     let api = Router::new();
     let api = both(api, "/chat/completions", post(chat::create));
     let api = both(api, "/completions", post(completions::create));
+    let api = both(api, "/responses", post(responses::create));
     let api = both(api, "/messages", post(anthropic::create));
     let api = both(api, "/messages/count_tokens", post(anthropic::count_tokens));
     let api = both(api, "/models", get(models::list));
@@ -29,6 +30,7 @@ pub(crate) fn router(app: App) -> Result<Router, ServerError> {
     let router = api
         .route_layer(from_fn_with_state(app.clone(), auth::check))
         .route("/health", get(health::show))
+        .route("/", get(page::show))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown_route)
         .layer(cors)

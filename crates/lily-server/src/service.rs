@@ -30,8 +30,9 @@ impl Service {
     }
 }
 
-/// `generation_config.json`. Where it is silent: temperature 1, as transformers has it.
-fn checkpoint_sampling(text: &Text) -> Sampling {
+/// Sampling as the checkpoint's `generation_config.json` wishes it. Where it is silent: temperature 1, as
+/// transformers has it.
+pub fn checkpoint_sampling(text: &Text) -> Sampling {
     let given = text.sampling_defaults();
     let none = Sampling::default();
     let temperature = if given.do_sample == Some(false) { 0.0 } else { given.temperature.unwrap_or(1.0) };

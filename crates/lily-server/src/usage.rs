@@ -126,22 +126,6 @@ impl Total {
         self.decode = self.decode.max(outcome.decode);
     }
 
-    pub fn prompt_tokens(&self) -> usize {
-        self.prompt_tokens
-    }
-
-    pub fn cached_tokens(&self) -> usize {
-        self.cached_tokens
-    }
-
-    pub fn generated_tokens(&self) -> usize {
-        self.generated_tokens
-    }
-
-    pub fn reasoning_tokens(&self) -> usize {
-        self.reasoning_tokens
-    }
-
     /// OpenAI's `usage`.
     pub fn usage(&self) -> Value {
         json!({

@@ -96,7 +96,7 @@ impl Folded {
             }
             BlockEvent::Delta { index, delta } => {
                 for name in ["text", "thinking"] {
-                    if let (Some(more), Value::String(text)) = (delta[name].as_str(), &mut self.blocks[index][name]) {
+                    if let (Some(more), Some(Value::String(text))) = (delta[name].as_str(), self.blocks[index].get_mut(name)) {
                         text.push_str(more);
                     }
                 }

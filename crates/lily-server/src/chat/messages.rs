@@ -39,7 +39,7 @@ fn message(path: &str, value: &Value) -> Result<Message, ApiError> {
     })
 }
 
-fn role(path: &str, name: &str) -> Result<Role, ApiError> {
+pub(crate) fn role(path: &str, name: &str) -> Result<Role, ApiError> {
     match name {
         "system" | "developer" => Ok(Role::System),
         "user" => Ok(Role::User),

@@ -83,7 +83,7 @@ impl ChatRequest {
         fields.string("model")?;
         let tools = tools(&fields)?;
         let tool_choice = tool_choice(&fields, &tools)?;
-        response_format(&fields)?;
+        structured(&fields, "response_format")?;
         let Thinking { options, budget } = thinking(&fields, app.service.thinking)?;
         let (stream, include_usage) = sampling::streaming(&fields)?;
         Ok(ChatRequest {
@@ -151,9 +151,10 @@ fn logprobs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     }
 }
 
-fn response_format(fields: &Fields<'_>) -> Result<(), ApiError> {
-    let path = fields.at("response_format");
-    let Some(map) = fields.map("response_format")? else { return Ok(()) };
+/// A format of the answer: `response_format`, or `format` inside the Responses API's `text`.
+pub(crate) fn structured(fields: &Fields<'_>, name: &str) -> Result<(), ApiError> {
+    let path = fields.at(name);
+    let Some(map) = fields.map(name)? else { return Ok(()) };
     let format = Fields::new(&path, map);
     match format.string("type")? {
         None | Some("text") => Ok(()),

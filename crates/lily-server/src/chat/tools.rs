@@ -23,7 +23,7 @@ pub(crate) fn tools(fields: &Fields<'_>) -> Result<Vec<Tool>, ApiError> {
     items.iter().enumerate().map(|(at, item)| tool(&format!("{path}[{at}]"), item)).collect()
 }
 
-fn tool(path: &str, value: &Value) -> Result<Tool, ApiError> {
+pub(crate) fn tool(path: &str, value: &Value) -> Result<Tool, ApiError> {
     let fields = Fields::of(path, value)?;
     if let Some(kind) = fields.string("type")?.filter(|kind| *kind != "function") {
         let message = format!("this server calls tools of type \"function\", found the string {kind:?}");

@@ -10,9 +10,11 @@ mod harness;
 
 mod abuse;
 mod access;
+mod anthropic;
 mod chat;
 mod completions;
 mod lifecycle;
 mod requests;
+mod responses;
 mod routes;
 mod sampling;

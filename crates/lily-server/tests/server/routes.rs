@@ -89,3 +89,13 @@ async fn metrics() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn the_chat_page() {
+    let server = TestServer::start().await;
+    let page = server.client().get("/").await;
+    assert_eq!((page.status.as_u16(), &page.headers["content-type"]), (200, &"text/html; charset=utf-8".parse().unwrap()));
+    assert!(page.headers["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'"));
+    assert!(page.text.contains("<title>Lily</title>"));
+    server.stop().await;
+}
