@@ -1,8 +1,8 @@
 //! The attention loop: some rows of queries that share a key/value head, over consecutive positions.
 //!
-//! Positions go 32 at a time: their keys are widened to f32 and multiplied with all query rows ([`score`]), each row's
-//! maximum and sum advance ([`soften`]), then their values are widened and added ([`accumulate`]). Both products keep
-//! 4 rows by 2 vectors in registers.
+//! Positions go 32 at a time: their keys are multiplied with all query rows ([`score`]), each row's maximum and sum
+//! advance ([`TileTask::soften`]), then their values are added ([`accumulate`]). Both products keep 4 rows by 2 vectors
+//! in registers. Many query rows are worth widening the keys and values to f32 first; a few read them as they are.
 
 use lily_model::{PAGE_TOKENS, Page};
 
@@ -14,6 +14,9 @@ use crate::simd::{Kernel, Simd};
 const STEP: usize = 32;
 /// Query rows that go together in registers.
 const ROWS: usize = 4;
+/// Up to this many query rows read the cache without widening it first: each row of the cache is converted once for
+/// every four of them.
+const DIRECT_ROWS: usize = 2 * ROWS;
 
 /// One thread's room for a tile.
 pub(crate) struct TileScratch {
@@ -77,12 +80,23 @@ impl Kernel for TileTask<'_> {
             let count = STEP.min(self.positions.end - at);
             let keys = self.layout.keys(self.pages[at / PAGE_TOKENS], self.layer, self.head) + at % PAGE_TOKENS * self.dims.stride;
             let values = keys + self.layout.half;
-            let length = count * self.dims.stride;
-            widen(s, &self.cache[keys..keys + length], &mut self.scratch.widened);
-            score(s, self.scratch, rows, count, self.dims.stride);
-            self.soften(s, at, count);
-            widen(s, &self.cache[values..values + length], &mut self.scratch.widened);
-            accumulate(s, self.scratch, rows, count, self.dims.stride);
+            // Whole steps stay inside a page: what stands behind `count` is stale or zero, and masked.
+            let length = STEP * self.dims.stride;
+            let (keys, values) = (&self.cache[keys..keys + length], &self.cache[values..values + length]);
+            let shape = Shape { rows, count, stride: self.dims.stride };
+            if rows <= DIRECT_ROWS {
+                score::<S, Half>(s, self.scratch, keys, shape);
+                self.soften(s, at, count);
+                accumulate::<S, Half>(s, self.scratch, values, shape);
+            } else {
+                let mut widened = std::mem::take(&mut self.scratch.widened);
+                widen(s, &keys[..count * shape.stride], &mut widened);
+                score::<S, Single>(s, self.scratch, &widened, shape);
+                self.soften(s, at, count);
+                widen(s, &values[..count * shape.stride], &mut widened);
+                accumulate::<S, Single>(s, self.scratch, &widened, shape);
+                self.scratch.widened = widened;
+            }
             at += count;
         }
     }
@@ -173,19 +187,64 @@ fn widen<S: Simd>(s: S, cached: &[u16], out: &mut [f32]) {
     }
 }
 
-/// `scores[row, position] = query[row] · key[position]` for `count` positions. An odd last position is paired with
-/// whatever stands behind it; that score is masked.
+/// How rows of keys and values are stored.
+trait Stored {
+    type Value;
+
+    /// # Safety
+    /// `LANES` values are readable at `at`.
+    unsafe fn load<S: Simd>(s: S, at: *const Self::Value) -> S::V;
+}
+
+/// As the cache has them.
+struct Half;
+
+impl Stored for Half {
+    type Value = u16;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, at: *const u16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { s.load_half(at) }
+    }
+}
+
+/// Widened.
+struct Single;
+
+impl Stored for Single {
+    type Value = f32;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, at: *const f32) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { s.load(at) }
+    }
+}
+
+/// Of the products of one step.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Query rows, a multiple of ROWS.
+    rows: usize,
+    /// Positions, at most STEP.
+    count: usize,
+    stride: usize,
+}
+
+/// `scores[row, position] = query[row] · key[position]`. An odd last position is paired with whatever stands behind it;
+/// that score is masked. `keys [STEP, stride]`.
 #[inline(always)]
-fn score<S: Simd>(s: S, scratch: &mut TileScratch, rows: usize, count: usize, stride: usize) {
-    let (queries, keys) = (&scratch.queries[..rows * stride], &scratch.widened[..STEP * stride]);
+fn score<S: Simd, K: Stored>(s: S, scratch: &mut TileScratch, keys: &[K::Value], Shape { rows, count, stride }: Shape) {
+    let (queries, keys) = (&scratch.queries[..rows * stride], &keys[..STEP * stride]);
     for row in (0..rows).step_by(ROWS) {
         for position in (0..count).step_by(2) {
             let mut sums = [[s.zero(); 2]; ROWS];
             for at in (0..stride).step_by(S::LANES) {
                 // SAFETY: `row + ROWS <= rows`, `position + 2 <= STEP`, and rows are whole vectors long.
                 unsafe {
-                    let key = s.load(keys.as_ptr().add(position * stride + at));
-                    let next = s.load(keys.as_ptr().add((position + 1) * stride + at));
+                    let key = K::load(s, keys.as_ptr().add(position * stride + at));
+                    let next = K::load(s, keys.as_ptr().add((position + 1) * stride + at));
                     for (r, sums) in sums.iter_mut().enumerate() {
                         let query = s.load(queries.as_ptr().add((row + r) * stride + at));
                         sums[0] = s.mul_add(query, key, sums[0]);
@@ -201,37 +260,32 @@ fn score<S: Simd>(s: S, scratch: &mut TileScratch, rows: usize, count: usize, st
     }
 }
 
-/// `sums[row] += weight[row, position] * value[position]` over `count` positions.
+/// `sums[row] += weight[row, position] * value[position]` over the positions. `values [STEP, stride]`.
 #[inline(always)]
-fn accumulate<S: Simd>(s: S, scratch: &mut TileScratch, rows: usize, count: usize, stride: usize) {
-    let values = &scratch.widened[..count * stride];
-    let weights = &scratch.scores[..rows * STEP];
-    let sums = &mut scratch.sums[..rows * stride];
-    // A row is a multiple of 16 values: for 16 lanes, the second vector of the last pair may lie past its end.
-    let mut at = 0;
-    while at < stride {
-        if at + 2 * S::LANES <= stride {
-            for row in (0..rows).step_by(ROWS) {
-                accumulate_block::<S, 2>(s, (row, at), (weights, values, sums), stride);
-            }
-            at += 2 * S::LANES;
-        } else {
-            for row in (0..rows).step_by(ROWS) {
-                accumulate_block::<S, 1>(s, (row, at), (weights, values, sums), stride);
-            }
-            at += S::LANES;
+fn accumulate<S: Simd, K: Stored>(s: S, scratch: &mut TileScratch, values: &[K::Value], shape: Shape) {
+    let Shape { rows, stride, .. } = shape;
+    let (weights, sums) = (&scratch.scores[..rows * STEP], &mut scratch.sums[..rows * stride]);
+    // A row is a multiple of 16 values, for 16 lanes perhaps an odd number of vectors.
+    let pairs = stride / (2 * S::LANES) * 2 * S::LANES;
+    for row in (0..rows).step_by(ROWS) {
+        for at in (0..pairs).step_by(2 * S::LANES) {
+            accumulate_block::<S, K, 2>(s, (row, at), (weights, values, sums), shape);
+        }
+        if pairs < stride {
+            accumulate_block::<S, K, 1>(s, (row, pairs), (weights, values, sums), shape);
         }
     }
 }
 
 /// `ROWS` rows from `row` on, `VECTORS` vectors from `at` on.
 #[inline(always)]
-fn accumulate_block<S: Simd, const VECTORS: usize>(
+fn accumulate_block<S: Simd, K: Stored, const VECTORS: usize>(
     s: S,
     (row, at): (usize, usize),
-    (weights, values, sums): (&[f32], &[f32], &mut [f32]),
-    stride: usize,
+    (weights, values, sums): (&[f32], &[K::Value], &mut [f32]),
+    Shape { count, stride, .. }: Shape,
 ) {
+    let values = &values[..count * stride];
     // SAFETY: `row + ROWS` rows of weights and sums and `at + VECTORS * LANES <= stride` values in each row exist.
     unsafe {
         let mut held = [[s.zero(); VECTORS]; ROWS];
@@ -240,10 +294,10 @@ fn accumulate_block<S: Simd, const VECTORS: usize>(
                 *held = s.load(sums.as_ptr().add((row + r) * stride + at + v * S::LANES));
             }
         }
-        for (position, row_values) in values.chunks_exact(stride).enumerate() {
+        for position in 0..count {
             let mut value = [s.zero(); VECTORS];
             for (v, value) in value.iter_mut().enumerate() {
-                *value = s.load(row_values.as_ptr().add(at + v * S::LANES));
+                *value = K::load(s, values.as_ptr().add(position * stride + at + v * S::LANES));
             }
             for (r, held) in held.iter_mut().enumerate() {
                 let weight = s.splat(*weights.get_unchecked((row + r) * STEP + position));

@@ -8,6 +8,9 @@ use crate::device::CpuDevice;
 use crate::simd::Kernel;
 use crate::team::{Chunks, Disjoint};
 
+/// Units of preparation, a microsecond each, that are worth the whole team.
+const UNITS_MIN: usize = 8;
+
 /// Norm, rotation and cache write: one unit of work per row and key/value head.
 pub(super) fn prepare(device: &mut CpuDevice, layer: usize, rows: usize, projected: &mut Rows) {
     let mixer = device.model.attention(layer);
@@ -16,7 +19,7 @@ pub(super) fn prepare(device: &mut CpuDevice, layer: usize, rows: usize, project
     let projected = Disjoint::new(projected.first_mut(rows));
     let cache = Disjoint::new(device.kv.all_mut());
     let group = dims.group() * 2 * dims.head_dim;
-    device.team.for_each_chunk(rows * dims.heads_kv, 1, |units| {
+    let work = |units: std::ops::Range<usize>| {
         for unit in units {
             let (row, head) = (unit / dims.heads_kv, unit % dims.heads_kv);
             let span = &spans[spans.partition_point(|span| span.first + span.tokens <= row)];
@@ -41,7 +44,9 @@ pub(super) fn prepare(device: &mut CpuDevice, layer: usize, rows: usize, project
             }
             .on(isa);
         }
-    });
+    };
+    let units = rows * dims.heads_kv;
+    if units < UNITS_MIN { work(0..units) } else { device.team.for_each_chunk(units, 1, work) }
 }
 
 /// Attention and gate: the tasks of the plan, then the decoded rows' partial results.
