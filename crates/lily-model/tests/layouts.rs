@@ -236,7 +236,7 @@ fn unaligned_data() {
     let bytes = fs::read(&path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header = String::from_utf8(bytes[8..8 + length].to_vec()).unwrap();
-    let header = header.trim_end().to_owned() + if header.trim_end().len() % 2 == 0 { " " } else { "" };
+    let header = header.trim_end().to_owned() + if header.trim_end().len().is_multiple_of(2) { " " } else { "" };
     assert_eq!(header.len() % 2, 1);
     fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes[8 + length..]].concat()).unwrap();
     same(&small.load().unwrap(), &expected);
