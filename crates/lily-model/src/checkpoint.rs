@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::error::ModelError;
 use crate::shard::{self, Shard};
@@ -21,6 +22,7 @@ const INDEX: &str = "model.safetensors.index.json";
 #[derive(Debug)]
 pub struct Checkpoint {
     source: Source,
+    shards: Vec<Arc<Shard>>,
     tensors: HashMap<String, Tensor>,
 }
 
@@ -59,11 +61,14 @@ impl Checkpoint {
             Some(index) => index.keys().map(String::as_str).collect(),
             None => vec![SINGLE],
         };
+        let mut mapped = Vec::new();
         let mut tensors = HashMap::new();
         let mut homes: HashMap<String, &str> = HashMap::new();
         for name in shards {
             let path = source.path(name);
-            let found = shard::tensors(&path, source.shard(name, index.is_some())?)?;
+            let shard = Arc::new(source.shard(name, index.is_some())?);
+            let found = shard::tensors(&path, &shard)?;
+            mapped.push(shard);
             let promised = index.iter().flat_map(|index| &index[name]);
             if let Some(lost) = promised.into_iter().find(|&tensor| !found.contains_key(tensor)) {
                 return Err(ModelError::File { path, what: format!("lacks tensor {lost}, which {INDEX} says it holds") });
@@ -75,7 +80,7 @@ impl Checkpoint {
                 tensors.insert(tensor, value);
             }
         }
-        Ok(Checkpoint { source, tensors })
+        Ok(Checkpoint { source, shards: mapped, tensors })
     }
 
     /// The tensor of that name, if there is one.
@@ -86,6 +91,16 @@ impl Checkpoint {
     /// The names of all tensors, in no particular order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
+    }
+
+    /// Asks the system to read all shards into memory, in large requests instead of page by page at first
+    /// use. May take as long as the reading, so call it from a thread of its own; and only where the weights
+    /// fit in memory, else it pushes out what it read before. The system's own advice serves everything
+    /// else: matrices are read from front to back, experts in runs of hundreds of KiB.
+    pub fn read_ahead(&self) {
+        for shard in &self.shards {
+            shard.read_ahead();
+        }
     }
 
     /// Another file of the checkpoint, such as `config.json` or `tokenizer.json`.

@@ -84,7 +84,7 @@ impl ModelConfig {
         check_architecture(&root)?;
         let fields = root.object("text_config")?.unwrap_or_else(|| root.clone());
         refuse_variants(&fields)?;
-        let head_dim = fields.count("head_dim", DIM_MAX)?;
+        let head_dim = fields.count("head_dim", HEAD_MAX)?;
         let (rope_theta, rotary_dim) = rotary(&root, &fields, head_dim)?;
         let config = ModelConfig {
             hidden: fields.count("hidden_size", DIM_MAX)?,
@@ -92,15 +92,15 @@ impl ModelConfig {
             layers: layers(&fields)?,
             context_max: fields.count("max_position_embeddings", CONTEXT_MAX)?,
             rms_eps: fields.positive("rms_norm_eps")? as f32,
-            heads_q: fields.count("num_attention_heads", DIM_MAX)?,
-            heads_kv: fields.count("num_key_value_heads", DIM_MAX)?,
+            heads_q: fields.count("num_attention_heads", HEAD_MAX)?,
+            heads_kv: fields.count("num_key_value_heads", HEAD_MAX)?,
             head_dim,
             rotary_dim,
             rope_theta,
-            heads_k: fields.count("linear_num_key_heads", DIM_MAX)?,
-            heads_v: fields.count("linear_num_value_heads", DIM_MAX)?,
-            dim_k: fields.count("linear_key_head_dim", DIM_MAX)?,
-            dim_v: fields.count("linear_value_head_dim", DIM_MAX)?,
+            heads_k: fields.count("linear_num_key_heads", HEAD_MAX)?,
+            heads_v: fields.count("linear_num_value_heads", HEAD_MAX)?,
+            dim_k: fields.count("linear_key_head_dim", HEAD_MAX)?,
+            dim_v: fields.count("linear_value_head_dim", HEAD_MAX)?,
             conv_width: fields.count("linear_conv_kernel_dim", CONV_MAX)?,
             experts: fields.count("num_experts", EXPERTS_MAX)?,
             experts_per_token: fields.count("num_experts_per_tok", EXPERTS_MAX)?,
@@ -139,6 +139,8 @@ impl ModelConfig {
 
 /// Bounds that keep products of dimensions within 64 bits; far beyond any model of this architecture.
 const DIM_MAX: usize = 1 << 18;
+/// Of heads, and of a head's dimensions.
+const HEAD_MAX: usize = 1 << 12;
 const VOCAB_MAX: usize = 1 << 24;
 const CONTEXT_MAX: usize = 1 << 28;
 const EXPERTS_MAX: usize = 1 << 14;

@@ -64,6 +64,11 @@ impl<'a> Loader<'a> {
         let (root, head) = found.unwrap_or(ROOTS[0]);
         let mut loader = Loader { checkpoint, config, storage, root, head, raw: false, used: HashSet::new() };
         loader.raw = loader.has_raw_convolution()?;
+        // Another model's config.json would leave layers out, and the text would be noise.
+        let layers = config.layers.len();
+        if loader.has(&format!("{root}layers.{layers}.input_layernorm.weight")) {
+            return Err(ModelError::Config(format!("num_hidden_layers: expected all layers, found {layers}; the checkpoint has more")));
+        }
         Ok(loader)
     }
 
@@ -235,8 +240,9 @@ impl<'a> Loader<'a> {
     fn ignored(&self) -> Vec<String> {
         let mut ignored: Vec<String> = self.checkpoint.names().filter(|&name| !self.used.contains(name)).map(str::to_owned).collect();
         ignored.sort_unstable();
-        if let Some(first) = ignored.first() {
-            tracing::info!(tensors = ignored.len(), %first, "tensors of the checkpoint that this engine does not use");
+        if !ignored.is_empty() {
+            let examples = ignored[..ignored.len().min(3)].join(", ");
+            tracing::info!(tensors = ignored.len(), examples, "the checkpoint has tensors that this engine does not use");
         }
         ignored
     }

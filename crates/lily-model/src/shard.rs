@@ -48,6 +48,14 @@ impl Shard {
         Ok(Shard::Mapped(map))
     }
 
+    /// Asks the system to read the whole file into memory. Advice only: that it is refused is no error.
+    pub fn read_ahead(&self) {
+        #[cfg(unix)]
+        if let Shard::Mapped(map) = self {
+            let _ = map.advise(memmap2::Advice::WillNeed);
+        }
+    }
+
     fn bytes(&self) -> &[u8] {
         match self {
             Shard::Mapped(map) => map,
@@ -100,9 +108,8 @@ impl Tensor {
 }
 
 /// The tensors of one shard. `path` is for messages.
-pub(crate) fn tensors(path: &Path, shard: Shard) -> Result<HashMap<String, Tensor>, ModelError> {
+pub(crate) fn tensors(path: &Path, shard: &Arc<Shard>) -> Result<HashMap<String, Tensor>, ModelError> {
     let (header_bytes, header) = SafeTensors::read_metadata(shard.bytes()).map_err(|fault| header_error(path, shard.bytes(), fault))?;
-    let shard = Arc::new(shard);
     let data = 8 + header_bytes;
     let tensor = |(name, info): (String, &safetensors::tensor::TensorInfo)| {
         let (start, end) = info.data_offsets;

@@ -151,6 +151,15 @@ fn missing_and_misshapen_tensors() {
         edit(|tensors| drop(tensors.remove("language_model.lm_head.scales"))),
         &["language_model.lm_head.weight", "expected [320, 128] BF16 or F16 or F32", "file has [320, 16] U32"],
     );
+    refused(
+        |small| {
+            small.config(|json| {
+                json["text_config"]["num_hidden_layers"] = json!(3);
+                json["text_config"]["layer_types"].as_array_mut().unwrap().pop();
+            });
+        },
+        &["num_hidden_layers", "found 3", "the checkpoint has more"],
+    );
     refused(edit(|tensors| tensors.clear()), &["language_model.model.", "no such tensor"]);
 }
 

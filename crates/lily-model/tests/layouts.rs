@@ -5,62 +5,17 @@ mod small;
 use std::fs;
 
 use half::{bf16, f16};
-use lily_model::{Checkpoint, Experts, Footprint, LayerKind, Matrix, MatrixData, Mixer, ModelConfig, Storage, Synth, Weights};
+use lily_model::{Checkpoint, Footprint, LayerKind, MatrixData, ModelConfig, Storage, Synth, Weights};
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use small::{P, Small, Tensors};
-
-/// Row `row` of a matrix as floats, dequantised: w = scale * code + bias.
-fn row(matrix: &Matrix, row: usize) -> Vec<f32> {
-    let float = |dtype: lily_model::Dtype, bytes: &[u8], at: usize| match dtype {
-        lily_model::Dtype::Bf16 => bf16::from_le_bytes(bytes[2 * at..][..2].try_into().unwrap()).to_f32(),
-        lily_model::Dtype::F16 => f16::from_le_bytes(bytes[2 * at..][..2].try_into().unwrap()).to_f32(),
-        _ => f32::from_le_bytes(bytes[4 * at..][..4].try_into().unwrap()),
-    };
-    let value = |col: usize| match &matrix.data {
-        MatrixData::Plain { dtype, values } => float(*dtype, values, row * matrix.cols + col),
-        MatrixData::Affine { bits, group, codes, scales, biases, scale_dtype } => {
-            let at = row * matrix.cols + col;
-            let word = u32::from_le_bytes(codes[at * bits / 32 * 4..][..4].try_into().unwrap());
-            let code = word >> (at * bits % 32) & ((1 << bits) - 1);
-            float(*scale_dtype, scales, at / group) * code as f32 + float(*scale_dtype, biases, at / group)
-        }
-    };
-    (0..matrix.cols).map(value).collect()
-}
-
-fn expert(experts: &Experts, expert: usize) -> Vec<f32> {
-    let first = experts.first_row + expert * experts.stride;
-    (first..first + experts.rows).flat_map(|at| row(&experts.data, at)).collect()
-}
+use small::raw::make_raw;
+use small::values::{row, values};
+use small::{P, Small};
 
 /// Asserts that all weights are equal, value by value.
 #[track_caller]
 fn same(a: &Weights, b: &Weights) {
-    let rows = |matrix: &Matrix| (0..matrix.rows).flat_map(|at| row(matrix, at)).collect::<Vec<_>>();
-    let matrices = |weights: &Weights| {
-        let mut all = vec![rows(&weights.embedding), rows(&weights.head), weights.norm.clone()];
-        for layer in &weights.layers {
-            all.extend([layer.mixer_norm.clone(), layer.experts_norm.clone(), rows(&layer.router)]);
-            match &layer.mixer {
-                Mixer::Delta(delta) => {
-                    all.extend([&delta.qkv, &delta.z, &delta.b, &delta.a, &delta.out].map(rows));
-                    all.extend([&delta.conv, &delta.decay_rate, &delta.dt_bias, &delta.norm].map(Vec::clone));
-                }
-                Mixer::Attention(attention) => {
-                    all.extend([&attention.q, &attention.k, &attention.v, &attention.out].map(rows));
-                    all.extend([attention.q_norm.clone(), attention.k_norm.clone()]);
-                }
-            }
-            for experts in [&layer.gate, &layer.up, &layer.down] {
-                all.extend((0..experts.experts).map(|at| expert(experts, at)));
-            }
-            let shared = &layer.shared;
-            all.extend([&shared.gate, &shared.up, &shared.down, &shared.route].map(rows));
-        }
-        all
-    };
-    let (a, b) = (matrices(a), matrices(b));
+    let (a, b) = (values(a), values(b));
     assert_eq!(a.len(), b.len());
     for (at, (a, b)) in a.iter().zip(&b).enumerate() {
         let differs = a.iter().zip(b).position(|(a, b)| a != b);
@@ -71,42 +26,6 @@ fn same(a: &Weights, b: &Weights) {
 /// Renames every tensor and every override.
 fn rename(small: &Small, new: impl Fn(&str) -> String) {
     small.tensors(|tensors| *tensors = std::mem::take(tensors).into_iter().map(|(name, tensor)| (new(&name), tensor)).collect());
-}
-
-/// The raw Hugging Face layout of an unquantised MLX one. Gains become f32, so that taking the one away
-/// and adding it again changes nothing; `fused` puts gate and up in one tensor, else each expert has its own.
-fn make_raw(tensors: &mut Tensors, fused: bool) {
-    for (name, (dtype, shape, bytes)) in std::mem::take(tensors) {
-        let is_gain = name.ends_with("norm.weight") && !name.ends_with("linear_attn.norm.weight");
-        let name = name.replace(P, "model.language_model.").replace("language_model.lm_head", "lm_head");
-        if is_gain {
-            let gains = bytes.as_chunks().0.iter().flat_map(|&gain| (bf16::from_le_bytes(gain).to_f32() - 1.0).to_le_bytes());
-            tensors.insert(name, (Dtype::F32, shape, gains.collect()));
-        } else if name.ends_with("conv1d.weight") {
-            tensors.insert(name, (dtype, vec![shape[0], 1, shape[1]], bytes));
-        } else {
-            tensors.insert(name, (dtype, shape, bytes));
-        }
-    }
-    let stacked: Vec<String> = tensors.keys().filter(|name| name.ends_with("switch_mlp.gate_proj.weight")).cloned().collect();
-    for gate in stacked {
-        let mlp = gate.strip_suffix("switch_mlp.gate_proj.weight").unwrap();
-        let mut take = |name: &str| tensors.remove(&format!("{mlp}switch_mlp.{name}.weight")).unwrap();
-        let [gate, up, down] = ["gate_proj", "up_proj", "down_proj"].map(&mut take);
-        let experts = gate.1[0];
-        if fused {
-            let size = gate.2.len() / experts;
-            let both = gate.2.chunks(size).zip(up.2.chunks(size)).flat_map(|(gate, up)| [gate, up].concat()).collect();
-            tensors.insert(format!("{mlp}experts.gate_up_proj"), (gate.0, vec![experts, 2 * gate.1[1], gate.1[2]], both));
-            tensors.insert(format!("{mlp}experts.down_proj"), down);
-        } else {
-            for (name, (dtype, shape, bytes)) in [("gate_proj", gate), ("up_proj", up), ("down_proj", down)] {
-                for (expert, part) in bytes.chunks(bytes.len() / experts).enumerate() {
-                    tensors.insert(format!("{mlp}experts.{expert}.{name}.weight"), (dtype, shape[1..].to_vec(), part.to_vec()));
-                }
-            }
-        }
-    }
 }
 
 #[test]
@@ -131,7 +50,9 @@ fn every_prefix_and_both_spellings_of_overrides() {
 #[test]
 fn shards_and_embedded_files() {
     let expected = Small::new().load().unwrap();
-    same(&Small::sharded().load().unwrap(), &expected);
+    let sharded = Small::sharded();
+    Checkpoint::open(sharded.path()).unwrap().read_ahead();
+    same(&sharded.load().unwrap(), &expected);
     let small = Small::new();
     let files: Vec<(&'static str, &'static [u8])> =
         ["config.json", "model.safetensors"].map(|name| (name, &*fs::read(small.file(name)).unwrap().leak())).into();

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod raw;
+pub mod values;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
