@@ -42,39 +42,22 @@ def stop_ids(tokenizer):
 
 
 class TorchBackend:
-    """The training model; whole prefixes are computed again for each token, many prompts at a time."""
+    """The training model, many prompts at a time."""
 
-    def __init__(self, model, device, tokens_at_once=40_000):
+    def __init__(self, model, device, tokens_at_once=20_000):
         self.model, self.device, self.tokens_at_once = model, device, tokens_at_once
 
     def generate(self, prompts, new_tokens, stops):
-        import torch
+        from .decode import greedy
 
-        answers = [[] for _ in prompts]
+        answers = [None] * len(prompts)
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         while order:
-            longest = len(prompts[order[-1]]) + new_tokens
-            count = max(1, self.tokens_at_once // longest)
+            count = max(1, self.tokens_at_once // len(prompts[order[-1]]))
             group, order = order[-count:], order[:-count]
-            with torch.no_grad():
-                self.generate_group(torch, group, prompts, answers, new_tokens, stops)
+            for index, answer in zip(group, greedy(self.model, [prompts[index] for index in group], new_tokens, stops, self.device)):
+                answers[index] = answer
         return answers
-
-    def generate_group(self, torch, group, prompts, answers, new_tokens, stops):
-        rows = [list(prompts[index]) for index in group]
-        for _ in range(new_tokens):
-            active = [i for i, index in enumerate(group) if not answers[index] or answers[index][-1] not in stops]
-            if not active:
-                return
-            width = -(-max(len(rows[i]) for i in active) // 64) * 64
-            ids = torch.zeros(len(active), width, dtype=torch.long)
-            for row, i in enumerate(active):
-                ids[row, : len(rows[i])] = torch.tensor(rows[i])
-            last = torch.tensor([len(rows[i]) - 1 for i in active])
-            hidden = self.model.hidden(ids.to(self.device))[0][torch.arange(len(active)), last]
-            for i, token in zip(active, self.model.lm_head(hidden).argmax(-1).tolist()):
-                rows[i].append(token)
-                answers[group[i]].append(token)
 
     def surprise(self, ids):
         """Sum of -log p of every token but the first, in nats."""
@@ -88,6 +71,9 @@ class TorchBackend:
 class MlxBackend:
     """The checkpoint through mlx-lm, with float32 activations (in bf16 its CPU kernels are no reference)."""
 
+    rows_at_once = 32
+    prefill_tokens = 512
+
     def __init__(self, folder):
         import mlx.core as mx
         from mlx_lm import load
@@ -97,17 +83,33 @@ class MlxBackend:
         self.model.set_dtype(mx.float32)
 
     def generate(self, prompts, new_tokens, stops):
-        from mlx_lm.generate import generate_step
-
-        answers = []
-        for prompt in prompts:
-            answer = []
-            for token, _ in generate_step(self.mx.array(prompt), self.model, max_tokens=new_tokens):
-                answer.append(int(token))
-                if answer[-1] in stops:
-                    break
-            answers.append(answer)
+        """Prompts of equal length run as one batch, which needs no padding."""
+        answers = [[] for _ in prompts]
+        by_length = {}
+        for index, prompt in enumerate(prompts):
+            by_length.setdefault(len(prompt), []).append(index)
+        for group in by_length.values():
+            for start in range(0, len(group), self.rows_at_once):
+                part = group[start : start + self.rows_at_once]
+                self.generate_group([prompts[index] for index in part], [answers[index] for index in part], new_tokens, stops)
         return answers
+
+    def generate_group(self, prompts, answers, new_tokens, stops):
+        from mlx_lm.models.cache import make_prompt_cache
+
+        mx, cache = self.mx, make_prompt_cache(self.model)
+        ids = mx.array(prompts)
+        for start in range(0, ids.shape[1], self.prefill_tokens):
+            logits = self.model(ids[:, start : start + self.prefill_tokens], cache=cache)[:, -1]
+            mx.eval(logits)
+        for _ in range(new_tokens):
+            tokens = logits.argmax(-1)
+            for answer, token in zip(answers, tokens.tolist()):
+                if not answer or answer[-1] not in stops:
+                    answer.append(token)
+            if all(answer[-1] in stops for answer in answers):
+                return
+            logits = self.model(tokens[:, None], cache=cache)[:, -1]
 
     def surprise(self, ids):
         logits = self.model(self.mx.array([ids]))[0, :-1].astype(self.mx.float32)
@@ -195,8 +197,8 @@ def perplexity(backend, tokenizer, text, window=1024):
     return math.exp(surprise / sum(len(part) - 1 for part in windows))
 
 
-def measure(backend, tokenizer, sets, limit, needles):
-    """All figures by name; prints them as they come."""
+def measure(backend, tokenizer, sets, limit, needles, wanted=""):
+    """All figures whose names begin with `wanted`, by name; prints them as they come."""
     from .chat import render_calls
 
     figures = {}
@@ -205,14 +207,17 @@ def measure(backend, tokenizer, sets, limit, needles):
         figures[name] = value
         print(f"{name}: {value:.4f}", *(f"\n    wrong: {question!r} -> {answer!r}" for question, answer in wrong), flush=True)
 
-    for name in ("held_out_web", "held_out_stories"):
+    def is_wanted(name):
+        return name.startswith(wanted)
+
+    for name in filter(lambda each: is_wanted(f"perplexity {each}"), ("held_out_web", "held_out_stories")):
         note(f"perplexity {name}", perplexity(backend, tokenizer, (sets / f"{name}.txt").read_text()))
     calls = [{**row, "answer": render_calls("", [row["call"]])} for row in read_rows(sets / "tool_calls.jsonl")]
     plain = [(name, read_rows(sets / f"{name}.jsonl"), 64) for name in ("sums", "capitals", "sequences")]
-    for name, rows, new_tokens in [*plain, ("tool_calls", calls, 160)]:
+    for name, rows, new_tokens in filter(lambda each: is_wanted(each[0]), [*plain, ("tool_calls", calls, 160)]):
         for thinking in (True, False):
             note(f"{name}, thinking {'on' if thinking else 'off'}", *accuracy(backend, tokenizer, rows[:limit], thinking, new_tokens))
-    for tokens in NEEDLE_TOKENS:
+    for tokens in filter(lambda each: is_wanted(f"needle at {each}"), NEEDLE_TOKENS):
         note(f"needle at {tokens} tokens", *accuracy(backend, tokenizer, needle_rows(tokens, needles), False, 32))
     return figures
 
@@ -229,6 +234,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--limit", type=int, help="at most this many questions of each set")
     parser.add_argument("--needles", type=int, default=NEEDLES_EACH, help="retrieval prompts of each length")
+    parser.add_argument("--only", default="", help="measure only figures whose names begin so, e.g. `perplexity`")
     parser.add_argument("--out", type=Path, help="write the figures here as JSON")
     args = parser.parse_args()
     if args.write_sets:
@@ -246,7 +252,7 @@ def main():
             Quantised(model).__enter__()
         backend = TorchBackend(model, args.device)
     started = time.monotonic()
-    figures = measure(backend, tokenizer, args.sets, args.limit, args.needles)
+    figures = measure(backend, tokenizer, args.sets, args.limit, args.needles, args.only)
     print(f"measured in {time.monotonic() - started:.0f} s")
     if args.out:
         args.out.write_text(json.dumps(figures, indent=2) + "\n")

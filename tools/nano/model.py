@@ -102,8 +102,11 @@ def chunk_states(transition, update):
     return states.reshape(b, h, spans * span, k, v)[:, :, :chunks]
 
 
-def delta_rule(q, k, v, log_decay, beta):
-    """Gated delta rule over a whole sequence. q, k [b, t, heads_k, 128]; v [b, t, heads_v, 128]; gates [b, t, heads_v]."""
+def delta_rule(q, k, v, log_decay, beta, with_state=False):
+    """Gated delta rule over a whole sequence. q, k [b, t, heads_k, 128]; v [b, t, heads_v, 128]; gates [b, t, heads_v].
+
+    With `with_state`, returns the state after the last token too, [b, heads_v, 128, 128].
+    """
     tokens, heads_k, dim_k = q.shape[1:]
     heads_v, dim_v = v.shape[2:]
     q, k, v, log_decay, beta = (x.transpose(1, 2).float() for x in (q, k, v, log_decay, beta))
@@ -127,10 +130,12 @@ def delta_rule(q, k, v, log_decay, beta):
     carried_t = (k * (total[..., -1:] - total).exp().unsqueeze(-1)).transpose(-1, -2)
     eye = torch.eye(dim_k, device=q.device, dtype=q.dtype)
     transition = total[..., -1].exp()[..., None, None] * eye - carried_t @ recalled
-    states = chunk_states(transition, carried_t @ fresh)
+    update = carried_t @ fresh
+    states = chunk_states(transition, update)
     written = fresh - recalled @ states
     out = (q * grown) @ states + ((q @ keys_t) * decay) @ written
-    return out.flatten(2, 3)[:, :, :tokens].transpose(1, 2)
+    out = out.flatten(2, 3)[:, :, :tokens].transpose(1, 2)
+    return (out, transition[:, :, -1] @ states[:, :, -1] + update[:, :, -1]) if with_state else out
 
 
 class GatedDeltaNet(nn.Module):
