@@ -182,8 +182,7 @@ fn gemv(team: &mut Team, isa: Isa, bandwidth: f64) {
                             Job { matrix, column: column - matrix.rows() }
                         })
                         .collect();
-                    let projection =
-                        Projection { x: &x, x_stride: cols, rows, jobs: &jobs, y: &mut y, y_stride: width, accumulate: false };
+                    let projection = Projection { x: &x, x_stride: cols, rows, jobs: &jobs, y: &mut y, y_stride: width, accumulate: false };
                     project(team, &mut workspace, projection);
                 }
             });

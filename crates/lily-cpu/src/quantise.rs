@@ -75,7 +75,7 @@ pub struct Quantised {
 impl Quantised {
     /// Makes room for `rows` rows of `cols` inputs, a multiple of 64. Contents are unspecified after.
     pub fn reshape(&mut self, rows: usize, cols: usize, activations: Activations) {
-        assert!(cols % GROUP == 0, "inputs: expected a multiple of {GROUP}, found {cols}");
+        assert!(cols.is_multiple_of(GROUP), "inputs: expected a multiple of {GROUP}, found {cols}");
         (self.rows, self.cols, self.planes) = (rows, cols, activations.planes());
         self.codes.grow(rows * self.row_lines(), Line([0; 64]));
         self.scales.grow(rows * self.row_groups(), 0.0);
@@ -144,11 +144,7 @@ impl Quantised {
             let groups = group..group + inputs.len() / GROUP;
             // SAFETY: the caller owns the block, and blocks do not overlap.
             let (codes, scales, sums) = unsafe {
-                (
-                    self.codes.slice_mut(line..line + 2 * self.planes),
-                    self.scales.slice_mut(groups.clone()),
-                    self.sums.slice_mut(groups),
-                )
+                (self.codes.slice_mut(line..line + 2 * self.planes), self.scales.slice_mut(groups.clone()), self.sums.slice_mut(groups))
             };
             // SAFETY: the machine has `isa`.
             unsafe { quantise_block(isa, inputs, codes, scales, sums) };

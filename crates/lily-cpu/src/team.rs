@@ -262,10 +262,11 @@ impl Shared {
 
     fn wake_all(&self) {
         for member in &self.parked {
-            if member.asleep.load(Ordering::SeqCst) && member.asleep.swap(false, Ordering::SeqCst) {
-                if let Some(thread) = &*member.thread.lock().unwrap_or_else(|poison| poison.into_inner()) {
-                    thread.unpark();
-                }
+            if !member.asleep.load(Ordering::SeqCst) || !member.asleep.swap(false, Ordering::SeqCst) {
+                continue;
+            }
+            if let Some(thread) = &*member.thread.lock().unwrap_or_else(|poison| poison.into_inner()) {
+                thread.unpark();
             }
         }
     }

@@ -35,7 +35,7 @@ impl Rng {
 
     /// Activations: mostly small, one channel in 100 up to 30 times larger.
     fn inputs(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.unit() * if self.next() % 100 == 0 { 30.0 } else { 1.0 }).collect()
+        (0..count).map(|_| self.unit() * if self.next().is_multiple_of(100) { 30.0 } else { 1.0 }).collect()
     }
 }
 
@@ -297,8 +297,17 @@ impl Mixture {
         }
         .run(team, &mut workspace);
         let mut residual = vec![START; rows * inputs];
-        DownExperts { hidden: &hidden, hidden_stride: stride, rows, routes, down, shared_down, residual: &mut residual, residual_stride: inputs }
-            .run(team, &mut workspace);
+        DownExperts {
+            hidden: &hidden,
+            hidden_stride: stride,
+            rows,
+            routes,
+            down,
+            shared_down,
+            residual: &mut residual,
+            residual_stride: inputs,
+        }
+        .run(team, &mut workspace);
         (hidden, residual)
     }
 }

@@ -75,9 +75,8 @@ impl GateUpExperts<'_> {
         let isa = options.isa;
         grouping.sort(&routes, rows, gate.experts());
         let grouping = &*grouping;
-        let quantised = [gate.expert(0), up.expert(0), shared_gate.view(), shared_up.view()]
-            .iter()
-            .any(|view| integer::serves(isa, view, activations));
+        let quantised =
+            [gate.expert(0), up.expert(0), shared_gate.view(), shared_up.view()].iter().any(|view| integer::serves(isa, view, activations));
         if quantised {
             input.reshape(rows, cols, activations);
         }

@@ -4,6 +4,9 @@
 //! [`multiply`]. A product is summed in the same order whatever the number of rows, so results do not
 //! depend on how a prompt is cut.
 
+// Register tiles are indexed in several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
 use std::ops::Range;
 
 use super::workspace::LoopScratch;
@@ -120,7 +123,7 @@ fn dots<const L: usize, const R: usize, const X: usize>(
             }
         }
     }
-    sums.map(|row| row.map(|lanes| tree_sum(lanes)))
+    sums.map(|row| row.map(tree_sum))
 }
 
 /// Halves folded onto each other: the order that vector code can keep.

@@ -57,8 +57,18 @@ pub struct View<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum Values<'a> {
     /// `w = scale * code + bias`; `codes` low bits first, `scales` and `biases` one per `group` inputs.
-    Affine { bits: usize, group: usize, codes: &'a [u8], scales: &'a [u8], biases: &'a [u8], dtype: Dtype },
-    Plain { dtype: Dtype, values: &'a [u8] },
+    Affine {
+        bits: usize,
+        group: usize,
+        codes: &'a [u8],
+        scales: &'a [u8],
+        biases: &'a [u8],
+        dtype: Dtype,
+    },
+    Plain {
+        dtype: Dtype,
+        values: &'a [u8],
+    },
 }
 
 impl PackedMatrix {

@@ -32,9 +32,8 @@ pub(super) fn group(inputs: &[f32; GROUP], at: usize, codes: &mut [Line]) -> (f3
 fn store(integers: [__m256i; 8], at: usize, lines: &mut [Line; 2]) {
     let bytes = integers.map(|i| _mm256_and_si256(i, _mm256_set1_epi32(255)));
     let in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    let even_first = _mm256_setr_epi8(
-        0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15,
-    );
+    let even_first =
+        _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     for (half, four) in bytes.as_chunks::<4>().0.iter().enumerate() {
         let (a, b) = (_mm256_packus_epi32(four[0], four[1]), _mm256_packus_epi32(four[2], four[3]));
         let ordered = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b), in_order);

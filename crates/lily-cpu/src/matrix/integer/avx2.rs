@@ -3,6 +3,9 @@
 //! A pair of products is at most 2 * 15 * 128 in magnitude, so that 16-bit sums of eight pairs are exact;
 //! the high plane enters with weight 256 in the `madd` that widens to 32 bits.
 
+// Register tiles are indexed in several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -198,9 +201,7 @@ unsafe fn repack(panel: &mut Panel, weights: &Weights, rows: &[usize], groups: R
     for (half, rows) in rows.as_chunks::<8>().0.iter().enumerate() {
         for group in groups.clone() {
             // SAFETY: the group's 32 bytes of eight rows.
-            let words = unsafe {
-                rows.map(|row| _mm256_loadu_si256(weights.codes.add(row * weights.cols / 2 + 32 * group).cast()))
-            };
+            let words = unsafe { rows.map(|row| _mm256_loadu_si256(weights.codes.add(row * weights.cols / 2 + 32 * group).cast())) };
             for (word, codes_of) in transpose(words).into_iter().enumerate() {
                 let quad = 16 * (group - groups.start) + 2 * word;
                 // SAFETY: a panel holds 4 * ROWS bytes for every quad of inputs.
@@ -299,7 +300,7 @@ unsafe fn tile_of<const P: usize, const T: usize>(tile: Tile<'_>, inputs: [Input
 #[target_feature(enable = "avx2,fma")]
 fn keep_order(value: &mut __m256i) {
     // SAFETY: no instruction.
-    unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) *value, options(nomem, nostack, preserves_flags)) };
+    unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) * value, options(nomem, nostack, preserves_flags)) };
 }
 
 /// Exact sums of code times input over a group: sixteen rows by `T` inputs.

@@ -2,6 +2,9 @@
 //!
 //! A vector of codes is a block of 128 inputs: two groups, one in each half of the lanes.
 
+// Register tiles are indexed in several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -207,9 +210,8 @@ unsafe fn repack(panel: &mut Panel, weights: &Weights, rows: &[usize], groups: R
                 let count = 8.min(groups.end - first);
                 let live = ((1u32 << count) - 1) as u8;
                 // SAFETY: the mask leaves out what is past the row.
-                let pairs = unsafe {
-                    transpose(rows, |row| _mm_maskz_loadu_epi16(live, from.add(2 * (row * weights.groups + first)).cast()))
-                };
+                let pairs =
+                    unsafe { transpose(rows, |row| _mm_maskz_loadu_epi16(live, from.add(2 * (row * weights.groups + first)).cast())) };
                 let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
                 let columns = pairs.into_iter().flat_map(|pair| [_mm512_slli_epi32::<16>(pair), _mm512_and_si512(pair, upper)]);
                 for (group, column) in columns.take(count).enumerate() {

@@ -13,12 +13,14 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod panel;
 
 use std::ops::Range;
 
-pub use self::panel::PanelScratch;
 use self::panel::PanelLoops;
+pub use self::panel::PanelScratch;
 use super::{Values, View};
 use crate::isa::Isa;
 use crate::quantise::{Activations, GROUP, Quantised};
@@ -30,25 +32,13 @@ const AHEAD_CODES: usize = 2048;
 /// Scales and biases: as many rows ahead as the codes.
 const AHEAD_SCALES: usize = AHEAD_CODES / 16;
 
-/// Whether the integer loops take the matrix.
+/// Whether the integer loops take the matrix; every instruction set but Portable has them.
 pub fn serves(isa: Isa, view: &View<'_>, activations: Activations) -> bool {
-    let loops = match isa {
-        Isa::Avx2 | Isa::Avx512 => true,
-        Isa::Portable | Isa::Neon | Isa::NeonDot => false,
-    };
-    loops && activations != Activations::F32 && view.is_integer()
+    isa != Isa::Portable && activations != Activations::F32 && view.is_integer()
 }
 
 /// `out[n, r] = w[range.start + r] . x[index[n]]`.
-pub fn multiply(
-    isa: Isa,
-    view: &View<'_>,
-    range: Range<usize>,
-    x: &Quantised,
-    index: &[u32],
-    out: &mut [f32],
-    scratch: &mut PanelScratch,
-) {
+pub fn multiply(isa: Isa, view: &View<'_>, range: Range<usize>, x: &Quantised, index: &[u32], out: &mut [f32], scratch: &mut PanelScratch) {
     assert!(range.end <= view.rows && x.cols() == view.cols && out.len() == range.len() * index.len());
     let weights = Weights::new(view);
     if index.len() > GEMV_ROWS {
@@ -65,6 +55,10 @@ fn panel_loops(isa: Isa) -> &'static PanelLoops {
         Isa::Avx2 => &avx2::LOOPS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => &avx512::LOOPS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot => &neon::DOT_LOOPS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &neon::WIDEN_LOOPS,
         _ => unreachable!("{isa} has no integer loops"),
     }
 }
@@ -77,6 +71,12 @@ fn gemv(isa: Isa, planes: usize, weights: &Weights, range: Range<usize>, inputs:
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { avx512::gemv(planes, weights, range, inputs, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot => unsafe { neon::gemv::<neon::Dot>(planes, weights, range, inputs, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => unsafe { neon::gemv::<neon::Widen>(planes, weights, range, inputs, out) },
         _ => unreachable!("{isa} has no integer loops"),
     }
 }
