@@ -52,7 +52,7 @@ impl Synth {
     }
 
     /// Writes the checkpoint, creating the directory; `progress` hears bytes written and bytes in all.
-    /// Refuses a directory that holds a checkpoint.
+    /// Refuses a directory that holds anything.
     pub fn write(&self, directory: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), ModelError> {
         let total = self.bytes()?;
         let mut written = 0;
@@ -74,18 +74,16 @@ impl Synth {
 
     /// Writes headers, index and configuration; `content` writes a shard's tensors behind its header.
     fn write_with(&self, directory: &Path, content: &mut Content<'_>) -> Result<(), ModelError> {
-        let config = directory.join("config.json");
-        if config.exists() {
-            return Err(ModelError::File {
-                path: config,
-                what: "exists: a checkpoint is not overwritten, choose another directory".into(),
-            });
-        }
         let io = |path: &Path| {
             let path = path.to_owned();
             move |source| ModelError::Io { path, source }
         };
         fs::create_dir_all(directory).map_err(io(directory))?;
+        if let Some(found) = fs::read_dir(directory).map_err(io(directory))?.next() {
+            let found = found.map_err(io(directory))?.file_name();
+            let what = format!("expected an empty or absent directory, it holds {}: nothing is overwritten", found.display());
+            return Err(ModelError::File { path: directory.to_owned(), what });
+        }
         let tensors = plan(&self.config, &self.storage)?;
         let shards = self.shards(&tensors);
         let mut weight_map = Map::new();
@@ -103,7 +101,7 @@ impl Synth {
         let index = json!({ "metadata": { "total_size": total }, "weight_map": weight_map });
         write_json(&directory.join("model.safetensors.index.json"), &index)?;
         // Last: a directory with a config.json is complete.
-        write_json(&config, &self.config.to_json(&self.storage))
+        write_json(&directory.join("config.json"), &self.config.to_json(&self.storage))
     }
 
     /// Cuts the tensors into runs of at most `shard_bytes`; a larger tensor has a shard of its own.
