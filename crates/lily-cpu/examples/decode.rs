@@ -146,7 +146,11 @@ fn measure(settings: &Settings) -> Result<(), ModelError> {
         let traffic = Footprint::new(&config, &weights).token_bytes(context).total() as f64 * 1e-9;
         println!(
             "decode: median {:.2} tok/s, best {:.2}; {traffic:.3} GB a token: {:.1} GB/s, best {:.1}; {} resident",
-            1.0 / median, 1.0 / best, traffic / median, traffic / best, resident()
+            1.0 / median,
+            1.0 / best,
+            traffic / median,
+            traffic / best,
+            resident()
         );
         report(&mut timed, settings.decode, "token");
     }

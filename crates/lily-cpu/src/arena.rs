@@ -27,7 +27,8 @@ impl<T: Plain> Arena<T> {
         let bytes = length.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
         let mapped = bytes.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::OutOfMemory));
         let map = mapped.and_then(|bytes| MmapMut::map_anon(bytes.max(1)));
-        let map = map.map_err(|error| ModelError::Device(format!("{what}: no room for {length} values of {} bytes: {error}", size_of::<T>())))?;
+        let map =
+            map.map_err(|error| ModelError::Device(format!("{what}: no room for {length} values of {} bytes: {error}", size_of::<T>())))?;
         // Large pages save address translation in the state and activation loops; where there are none, small ones do.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);

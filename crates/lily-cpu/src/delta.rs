@@ -165,8 +165,8 @@ impl DeltaHead<'_> {
         let (conv_dim, channels) = (self.dims.conv_dim(), self.dims.channels());
         for row in 0..self.dims.conv_width - 1 {
             for (from, to, length) in self.dims.parts(self.head) {
-                // SAFETY: these columns belong to this unit alone.
                 let at = self.conv_at + row * conv_dim + from;
+                // SAFETY: these columns belong to this unit alone.
                 let state = unsafe { self.conv.slice(at..at + length) };
                 let raw = &mut self.scratch.raw[row * channels + to..][..length];
                 if save { state.copy_from_slice(raw) } else { raw.copy_from_slice(state) }

@@ -34,7 +34,7 @@ pub struct CpuDevice {
     pub(crate) plan: Plan,
     /// One for each member of the team.
     pub(crate) scratch: Vec<MemberScratch>,
-    /// Partial results of decoded rows: `[slots, BLOCKS_MAX, heads_q, partial]`.
+    /// Partial results of decoded rows: `[slots, heads_q, BLOCKS_MAX, partial]`.
     pub(crate) partials: Arena<f32>,
     /// Router and shared gate logits, `[rows, experts + 1]`.
     pub(crate) route_logits: Arena<f32>,

@@ -88,6 +88,16 @@ impl Model {
     }
 }
 
+impl LayerMixer {
+    /// The output projection.
+    pub fn out(&self) -> &PackedMatrix {
+        match self {
+            LayerMixer::Delta(mixer) => &mixer.out,
+            LayerMixer::Attention(mixer) => &mixer.out,
+        }
+    }
+}
+
 impl Layer {
     /// `counts`: DeltaNet and attention layers so far.
     fn new(config: &ModelConfig, weights: &LayerWeights, counts: &mut [usize; 2]) -> Result<Self, ModelError> {

@@ -119,12 +119,9 @@ fn attention_sees_its_own_sequence_up_to_its_own_row() {
         for isa in Isa::available() {
             let mut lab = Lab::new(model(attention, tiny_dims().delta), options(isa), CAPACITY);
             // (context before, rows): decode and prefill in one batch, at the edges of pages and tiles.
-            for parts in [
-                vec![(0, 1)],
-                vec![(254, 1), (255, 1), (256, 1), (0, 130)],
-                vec![(999, 1), (0, 2), (250, 9), (511, 3)],
-                vec![(767, 65)],
-            ] {
+            for parts in
+                [vec![(0, 1)], vec![(254, 1), (255, 1), (256, 1), (0, 130)], vec![(999, 1), (0, 2), (250, 9), (511, 3)], vec![(767, 65)]]
+            {
                 check_attention(&mut lab, isa, &parts);
             }
         }

@@ -83,10 +83,13 @@ fn chunks_change_nothing_but_rounding() {
         let whole = Sequence::start(&mut runner, 0, &[0, 1]).feed(&mut runner, &tokens, 320);
         for chunk in [1, 3, 64, 257] {
             let chunked = Sequence::start(&mut runner, 1, &[7, 4]).feed(&mut runner, &tokens, chunk);
-            let worst = worst_row(&format!("{activations:?}, chunks of {chunk}"), &chunked, &whole, vocab);
+            let label = format!("{activations:?}, chunks of {chunk}");
+            println!("{}", compare(&label, &chunked, &whole));
+            let worst = worst_row(&label, &chunked, &whole, vocab);
             println!("{worst}");
-            // The same sums in another order; the attention of a single token is summed page by page.
-            worst.assert_within(if activations == Activations::F32 { 2e-4 } else { 5e-4 });
+            // f32: the same sums in another order. i16: where that moves an activation across a rounding boundary, a
+            // step of its scale more, which these random models then amplify as they do the rounding itself.
+            worst.assert_within(if activations == Activations::F32 { 1e-5 } else { 1e-3 });
         }
     }
 }
@@ -139,7 +142,7 @@ fn sequences_of_a_batch_do_not_touch_each_other() {
     for (at, (together, alone)) in together.iter().zip(&alone).enumerate() {
         let worst = worst_row(&format!("sequence {at} in a batch"), together, alone, vocab);
         println!("{worst}");
-        worst.assert_within(5e-4); // rows of a pass choose the loops, hence the order of sums
+        worst.assert_within(1e-3); // rows of a pass choose the loops, hence the order of sums: see above
     }
 }
 

@@ -6,9 +6,8 @@ use crate::simd::{Kernel, Simd};
 /// Sums the blocks in their order, scaled to the common maximum, and applies the gate.
 pub(crate) struct Combine<'a> {
     pub dims: AttentionDims,
-    /// The row's partials of all blocks and heads, `[blocks, heads_q, partial]`.
+    /// `[blocks, partial]`
     pub partials: &'a [f32],
-    pub head: usize,
     /// `[head_dim]`
     pub gate: &'a [f32],
     /// `[head_dim]`
@@ -21,7 +20,7 @@ impl Kernel for Combine<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (size, dim) = (self.dims.partial(), self.dims.head_dim);
-        let blocks = || self.partials.chunks_exact(self.dims.heads_q * size).map(|block| &block[self.head * size..][..size]);
+        let blocks = || self.partials.chunks_exact(size);
         let max = blocks().map(|partial| partial[0]).fold(f32::NEG_INFINITY, f32::max);
         let mut weights = [0.0f32; BLOCKS_MAX];
         let mut total = 0.0;

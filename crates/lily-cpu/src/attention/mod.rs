@@ -15,7 +15,7 @@ mod prepare;
 mod tile;
 
 pub(crate) use combine::Combine;
-pub(crate) use plan::{Plan, Work};
+pub(crate) use plan::{Plan, Task, Work};
 pub(crate) use prepare::PrepareHead;
 pub(crate) use tile::{TileScratch, TileTask};
 

@@ -11,9 +11,11 @@ mod rows;
 use lily_model::steps::Activations;
 use lily_model::{Batch, ModelError, NormSite, Steps};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Rows};
 use crate::device::CpuDevice;
-use crate::matrix::{Job, PackedMatrix, Projection, project};
+use crate::layers::{AttentionMixer, DeltaMixer};
+use crate::matrix::{Job, PackedMatrix, Projection, Workspace, project};
+use crate::team::Team;
 
 impl Steps for CpuDevice {
     type Buffer = Buffer;
@@ -51,13 +53,9 @@ impl Steps for CpuDevice {
     }
 
     fn delta_project(&mut self, layer: usize, rows: usize, x: &Buffer, projected: &mut Buffer) {
-        let mixer = self.model.delta(layer);
+        let DeltaMixer { qkv, z, b, a, .. } = self.model.delta(layer);
         let (x, y) = (x.values(), projected.values_mut());
-        let (y_stride, mut column) = (y.width(), 0);
-        let jobs = [&mixer.qkv, &mixer.z, &mixer.b, &mixer.a].map(|matrix| job(matrix, &mut column));
-        let (x, x_stride) = (x.first(rows), x.width());
-        let projection = Projection { x, x_stride, rows, jobs: &jobs, y: y.first_mut(rows), y_stride, accumulate: false };
-        project(&mut self.team, &mut self.workspace, projection);
+        multiply(&mut self.team, &mut self.workspace, [qkv, z, b, a], Operands { rows, x, y, accumulate: false });
     }
 
     fn delta_update(&mut self, layer: usize, _rows: usize, projected: &Buffer, mixed: &mut Buffer) {
@@ -65,13 +63,9 @@ impl Steps for CpuDevice {
     }
 
     fn attn_project(&mut self, layer: usize, rows: usize, x: &Buffer, projected: &mut Buffer) {
-        let mixer = self.model.attention(layer);
+        let AttentionMixer { q, k, v, .. } = self.model.attention(layer);
         let (x, y) = (x.values(), projected.values_mut());
-        let (y_stride, mut column) = (y.width(), 0);
-        let jobs = [&mixer.q, &mixer.k, &mixer.v].map(|matrix| job(matrix, &mut column));
-        let (x, x_stride) = (x.first(rows), x.width());
-        let projection = Projection { x, x_stride, rows, jobs: &jobs, y: y.first_mut(rows), y_stride, accumulate: false };
-        project(&mut self.team, &mut self.workspace, projection);
+        multiply(&mut self.team, &mut self.workspace, [q, k, v], Operands { rows, x, y, accumulate: false });
     }
 
     fn attn_prepare(&mut self, layer: usize, rows: usize, projected: &mut Buffer) {
@@ -83,14 +77,9 @@ impl Steps for CpuDevice {
     }
 
     fn mixer_output(&mut self, layer: usize, rows: usize, mixed: &Buffer, residual: &mut Buffer) {
-        let matrix = match &self.model.layers[layer].mixer {
-            crate::layers::LayerMixer::Delta(mixer) => &mixer.out,
-            crate::layers::LayerMixer::Attention(mixer) => &mixer.out,
-        };
+        let matrix = self.model.layers[layer].mixer.out();
         let (x, y) = (mixed.values(), residual.values_mut());
-        let (x_stride, y_stride, jobs) = (x.width(), y.width(), [Job { matrix, column: 0 }]);
-        let (x, y) = (x.first(rows), y.first_mut(rows));
-        project(&mut self.team, &mut self.workspace, Projection { x, x_stride, rows, jobs: &jobs, y, y_stride, accumulate: true });
+        multiply(&mut self.team, &mut self.workspace, [matrix], Operands { rows, x, y, accumulate: true });
     }
 
     fn moe_route(&mut self, layer: usize, rows: usize, x: &Buffer, routes: &mut Buffer) {
@@ -117,9 +106,24 @@ impl Steps for CpuDevice {
     }
 }
 
-/// The next matrix of a projection, beside those before it.
-fn job<'a>(matrix: &'a PackedMatrix, column: &mut usize) -> Job<'a> {
-    let job = Job { matrix, column: *column };
-    *column += matrix.rows();
-    job
+/// The buffers of a product.
+struct Operands<'a> {
+    rows: usize,
+    x: &'a Rows,
+    y: &'a mut Rows,
+    /// Add to `y` instead of overwriting it.
+    accumulate: bool,
+}
+
+/// `y = [matrices] x`, the matrices' outputs side by side.
+fn multiply<const N: usize>(team: &mut Team, workspace: &mut Workspace, matrices: [&PackedMatrix; N], operands: Operands<'_>) {
+    let Operands { rows, x, y, accumulate } = operands;
+    let mut column = 0;
+    let jobs = matrices.map(|matrix| {
+        column += matrix.rows();
+        Job { matrix, column: column - matrix.rows() }
+    });
+    let (x_stride, y_stride) = (x.width(), y.width());
+    let (x, y) = (x.first(rows), y.first_mut(rows));
+    project(team, workspace, Projection { x, x_stride, rows, jobs: &jobs, y, y_stride, accumulate });
 }
