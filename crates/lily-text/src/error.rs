@@ -20,6 +20,10 @@ pub enum TextError {
     #[error("chat template: {0}")]
     Template(String),
 
+    /// A grammar or schema for structured output that cannot be compiled.
+    #[error("grammar: {0}")]
+    Grammar(String),
+
     #[error("cannot encode the text: {0}")]
     Encode(String),
 

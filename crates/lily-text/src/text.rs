@@ -1,11 +1,12 @@
 //! [`Text`]: everything a checkpoint says about text, loaded once and shared.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokenizers::Tokenizer;
 
 use crate::TextError;
 use crate::chat::{ChatOptions, Message, Prompt, Tool};
+use crate::constraint::{ConstraintFactory, ConstraintOptions, OutputConstraint};
 use crate::defaults::{ConfigFiles, SamplingDefaults};
 use crate::detokenizer::Detokenizer;
 use crate::encoder::Encoder;
@@ -24,6 +25,8 @@ pub struct Text {
     template: Option<Template>,
     eos: Arc<[u32]>,
     sampling: SamplingDefaults,
+    /// Made when it is first needed: indexing a large vocabulary takes a moment.
+    constraints: OnceLock<ConstraintFactory>,
 }
 
 impl Text {
@@ -57,6 +60,7 @@ impl Text {
             eos: files.end_tokens(config_eos, &vocabulary)?.into(),
             sampling: files.sampling()?,
             vocabulary: Arc::new(vocabulary),
+            constraints: OnceLock::new(),
         })
     }
 
@@ -135,5 +139,20 @@ impl Text {
     /// Turns tokens into text piece by piece, with no meaning attached.
     pub fn detokenizer(&self) -> Detokenizer {
         Detokenizer::new(self.vocabulary.clone())
+    }
+
+    /// Holds an answer to a grammar, its thinking to a budget, or both.
+    ///
+    /// # Errors
+    /// A grammar or schema that does not compile, with the reason.
+    pub fn constraint(&self, options: &ConstraintOptions) -> Result<OutputConstraint, TextError> {
+        let factory = match self.constraints.get() {
+            Some(factory) => factory,
+            None => {
+                let made = ConstraintFactory::new(&self.vocabulary, self.eos(), |plain| self.encoder.encode_plain(plain))?;
+                self.constraints.get_or_init(|| made)
+            }
+        };
+        factory.constraint(options, &self.vocabulary)
     }
 }

@@ -91,6 +91,11 @@ impl Vocabulary {
         self.control.get(token as usize).copied().unwrap_or(false)
     }
 
+    /// Whether the tokenizer adds this token beside the learned ones.
+    pub fn is_added(&self, token: u32) -> bool {
+        self.added.binary_search_by_key(&token, |added| added.id).is_ok()
+    }
+
     pub fn id_of(&self, added: &str) -> Option<u32> {
         self.added.iter().find(|t| t.text == added).map(|t| t.id)
     }

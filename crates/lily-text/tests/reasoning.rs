@@ -149,6 +149,12 @@ fn bytes_that_are_no_text_are_replaced() {
         assert_eq!(String::from_utf8_lossy(bytes), text);
         assert_eq!(answer_of(&pieces, &OutputOptions::default(), text).content, text);
     }
+    // What can never become a character is replaced at once.
+    let tokens = tokenize(&[Piece::Bytes(b"a\xFF".to_vec())], 1, None);
+    let mut parser = nano().output_parser(OutputOptions::default());
+    let mut events = Vec::new();
+    tokens.iter().for_each(|token| parser.push(*token, &mut events));
+    assert_eq!(events.last(), Some(&OutputEvent::Content("\u{FFFD}".into())));
     // A tag proves that the character before it stays unfinished.
     let special = nano().special();
     let pieces = [Piece::Bytes(b"x\xF0\x9F".to_vec()), Piece::Tag(special.think_end.expect("a tag")), Piece::Bytes(b"y".to_vec())];
