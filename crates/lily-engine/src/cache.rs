@@ -3,6 +3,8 @@
 //! A prompt resumes at the deepest saved prefix of it ([`StateCache::find`]). What has to go when bytes or
 //! pages run out is decided by [`StateCache::score`].
 
+use std::sync::Arc;
+
 use lily_model::{Page, StateCopy};
 
 use crate::pages::PagePool;
@@ -24,7 +26,8 @@ pub(crate) struct Sizes {
 
 struct Entry {
     pages: Vec<Page>,
-    state: StateCopy,
+    /// Shared with the disk tier while it writes.
+    state: Arc<StateCopy>,
     /// The cache's clock when the entry was last used.
     used: f64,
     /// How often it was resumed from, those before it in the conversation included: a sign of life.
@@ -88,10 +91,11 @@ impl StateCache {
     }
 
     /// Counts a prompt's lookup and says in words how it went.
-    pub fn note(&mut self, found: Found) -> &'static str {
+    pub fn note(&mut self, found: Found, from_disk: bool) -> &'static str {
         let on = self.is_on();
         let stats = &mut self.stats;
         let (count, reason) = match found {
+            _ if from_disk => (&mut stats.hits_disk, "hit on disk"),
             Found { node: Some(_), .. } => (&mut stats.hits, "hit"),
             _ if !on => (&mut stats.misses_off, "the cache is off"),
             _ if self.tree.len() == 0 => (&mut stats.misses_empty, "nothing is cached"),
@@ -108,6 +112,13 @@ impl StateCache {
         entry.used = self.clock;
         entry.turns += 1;
         Resume { pages: &entry.pages, state: &entry.state, turns: entry.turns }
+    }
+
+    /// The entry for exactly these tokens.
+    pub fn peek(&self, tokens: &[u32]) -> Option<(&[Page], Arc<StateCopy>)> {
+        let found = self.tree.find(tokens, tokens.len());
+        let entry = self.tree.get(found.node.filter(|_| found.position == tokens.len())?)?.value;
+        Some((&entry.pages, entry.state.clone()))
     }
 
     /// Whether a copy after exactly these tokens should be taken. An entry that is there counts as used.
@@ -131,7 +142,7 @@ impl StateCache {
             self.held[page.0 as usize] += 1;
             self.pages_held += usize::from(self.held[page.0 as usize] == 1);
         }
-        let id = self.tree.insert(tokens, Entry { pages: pages.to_vec(), state, used: self.clock, turns, pins: 0 });
+        let id = self.tree.insert(tokens, Entry { pages: pages.to_vec(), state: Arc::new(state), used: self.clock, turns, pins: 0 });
         self.stats.saved += 1;
         while self.bytes() > self.sizes.bytes_max {
             let Some(worst) = self.worst(pool, |_, entry| entry.pins == 0) else { break };

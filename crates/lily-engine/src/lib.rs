@@ -6,12 +6,14 @@
 
 mod cache;
 mod deliver;
+mod disk;
 mod draw;
 mod engine;
 mod generation;
 mod inbox;
 mod memory;
 mod pages;
+mod persist;
 mod request;
 mod sampling;
 mod scheduler;
@@ -20,6 +22,7 @@ mod stats;
 mod thinking;
 mod tree;
 
+pub use disk::DiskOptions;
 pub use engine::Engine;
 pub use generation::Generation;
 pub use request::{Constraint, Event, Finish, Logprobs, Request, Sampling, Usage};
@@ -67,10 +70,12 @@ pub struct Options {
     pub cache_bytes: usize,
     /// A long prompt's state is kept every so many tokens.
     pub keep_every: usize,
+    /// Keeps the state cache on disk as well, so that it survives a restart.
+    pub disk: Option<DiskOptions>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { context: usize::MAX, queue_max: 64, chunk: 512, chunk_shared: 128, cache_bytes: 2 << 30, keep_every: 4096 }
+        Options { context: usize::MAX, queue_max: 64, chunk: 512, chunk_shared: 128, cache_bytes: 2 << 30, keep_every: 4096, disk: None }
     }
 }

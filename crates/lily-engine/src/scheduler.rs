@@ -13,12 +13,13 @@ use lily_model::{Batch, Device, Logits, PAGE_TOKENS, Runner, Span};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::cache::Sizes;
+use crate::disk::DiskTier;
 use crate::inbox::{Closing, Inbox};
 use crate::memory::Memory;
 use crate::sequence::Sequence;
-use crate::stats::Stats;
+use crate::stats::{CacheStats, Stats};
 use crate::tree::{Found, common_prefix};
-use crate::{EngineError, Event, Options};
+use crate::{EngineError, Event, Options, persist};
 
 /// A waiting prompt waits a little longer when a running one will soon have saved so many more of its tokens.
 const SHARE_MIN: usize = 64;
@@ -31,6 +32,7 @@ pub(crate) struct Scheduler<D: Device> {
     /// In order of arrival, both of them.
     waiting: VecDeque<Sequence>,
     pub(crate) running: Vec<Sequence>,
+    pub(crate) disk: Option<DiskTier>,
     /// Last events, sent once the statistics and the free slots tell the same.
     endings: Vec<(UnboundedSender<Event>, Event)>,
     pub(crate) stats: Stats,
@@ -61,8 +63,10 @@ impl<D: Device> Scheduler<D> {
         let options =
             Options { chunk, chunk_shared: options.chunk_shared.clamp(1, chunk), keep_every: options.keep_every.max(1), ..options };
         let memory = Memory::new(capacity.slots, capacity.pages, sizes);
+        let disk = persist::open(options.disk.as_ref().filter(|_| memory.cache.is_on()), &runner.device);
         let stats = Stats { slots: capacity.slots, pages: capacity.pages, ..Stats::default() };
-        Scheduler { runner, options, inbox, memory, waiting: VecDeque::new(), running: Vec::new(), endings: Vec::new(), stats }
+        let (waiting, running, endings) = (VecDeque::new(), Vec::new(), Vec::new());
+        Scheduler { runner, options, inbox, memory, waiting, running, disk, endings, stats }
     }
 
     /// Works until the engine is closed and everyone has heard their last event.
@@ -70,7 +74,7 @@ impl<D: Device> Scheduler<D> {
         self.publish();
         loop {
             let idle = self.running.is_empty() && self.waiting.is_empty();
-            let arrivals = self.inbox.collect(idle);
+            let arrivals = self.inbox.collect(idle && !self.disk.as_ref().is_some_and(DiskTier::is_busy));
             for job in arrivals.jobs {
                 self.stats.submitted += 1;
                 self.waiting.push_back(Sequence::new(job, self.options.context, self.options.keep_every));
@@ -81,6 +85,8 @@ impl<D: Device> Scheduler<D> {
             self.turn();
             self.publish();
             if arrivals.closing.is_some() && self.running.is_empty() && self.waiting.is_empty() {
+                self.close_disk();
+                self.publish();
                 return;
             }
         }
@@ -91,6 +97,7 @@ impl<D: Device> Scheduler<D> {
         self.drop_cancelled();
         self.admit();
         let parts = self.compose();
+        self.step_disk(parts.is_empty());
         if parts.is_empty() {
             return;
         }
@@ -161,9 +168,14 @@ impl<D: Device> Scheduler<D> {
     }
 
     fn start(&mut self, mut sequence: Sequence, found: Found) {
-        self.memory.start(&mut sequence, found, &mut self.runner.device);
+        let from_disk = self.start_from_disk(&mut sequence, found);
+        // Looking on disk may have cost the entry that was found.
+        let found = self.memory.cache.find(&sequence.tokens);
+        if !from_disk {
+            self.memory.start(&mut sequence, found, &mut self.runner.device);
+        }
         if sequence.started.is_none() {
-            let reason = self.memory.cache.note(found);
+            let reason = self.memory.cache.note(found, from_disk);
             let (prompt, cached, common) = (sequence.prompt, sequence.done, found.common);
             tracing::info!(id = sequence.id, prompt, cached, common, reason, "started");
             sequence.started = Some(Instant::now());
@@ -206,7 +218,8 @@ impl<D: Device> Scheduler<D> {
         parts
     }
 
-    /// Makes room for a part: first at the cost of the cache, then of the youngest sequence, itself included.
+    /// Makes room for a part: first at the cost of the cache, then of what is on its way to disk, then of the
+    /// youngest sequence, itself included.
     fn reserve(&mut self, part: Part) {
         while let Some(at) = self.running.iter().position(|sequence| sequence.id == part.id) {
             let sequence = &mut self.running[at];
@@ -214,7 +227,8 @@ impl<D: Device> Scheduler<D> {
             if self.memory.grow(sequence, end, &mut self.runner.device).is_ok() {
                 return;
             }
-            if !self.memory.cache.evict_for_page(&mut self.memory.pool) {
+            let pool = &mut self.memory.pool;
+            if !self.memory.cache.evict_for_page(pool) && !self.disk.as_mut().is_some_and(|disk| disk.give_up(pool)) {
                 assert!(self.running.len() > 1, "one sequence finds room in an empty device: the context is bounded by the pages");
                 self.preempt();
             }
@@ -260,6 +274,7 @@ impl<D: Device> Scheduler<D> {
     pub(crate) fn finish(&mut self, id: u64, reason: crate::Finish) {
         let mut sequence = self.take(id);
         self.memory.save(&mut sequence, &self.runner.device);
+        self.keep_on_disk(&sequence);
         let usage = sequence.usage();
         self.stats.decode += usage.decode;
         tracing::info!(id, ?reason, generated = usage.generated_tokens, prefill = ?usage.prefill, decode = ?usage.decode, "finished");
@@ -285,9 +300,11 @@ impl<D: Device> Scheduler<D> {
         stats.slots_used = stats.slots - slots_free.len();
         stats.pages_cached = cache.evictable(pool);
         stats.pages_used = pool.total() - pool.free() - stats.pages_cached;
-        stats.cache.clone_from(&cache.stats);
-        stats.cache.entries = cache.len();
-        stats.cache.bytes = cache.bytes();
+        let (disk_entries, disk_bytes) = match &self.disk {
+            Some(disk) => disk.size(),
+            None => (stats.cache.disk_entries, stats.cache.disk_bytes),
+        };
+        stats.cache = CacheStats { entries: cache.len(), bytes: cache.bytes(), disk_entries, disk_bytes, ..cache.stats.clone() };
         self.inbox.publish(stats);
         for (events, event) in self.endings.drain(..) {
             let _ = events.send(event);

@@ -58,7 +58,13 @@ pub struct CacheStats {
     pub bytes: usize,
     pub bytes_max: usize,
 
+    /// On disk: states, and all bytes.
+    pub disk_entries: usize,
+    pub disk_bytes: u64,
+
+    /// Prompts that resumed from memory, and from disk.
     pub hits: u64,
+    pub hits_disk: u64,
     /// The cache is off.
     pub misses_off: u64,
     /// Nothing is cached yet.
