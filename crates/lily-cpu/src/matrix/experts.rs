@@ -104,8 +104,8 @@ impl GateUpExperts<'_> {
                     let (gate, up) = matrices(group);
                     let range = range.start..range.end.min(gate.rows);
                     let index = &grouping.rows[group.pairs.clone()];
-                    source.multiply(&gate, range.clone(), index, &mut scratch.out, &mut scratch.loops);
-                    source.multiply(&up, range.clone(), index, &mut scratch.other, &mut scratch.loops);
+                    source.multiply((&gate, range.clone()), (&up, range.start), index, &mut scratch.out, &mut scratch.loops);
+                    source.multiply((&up, range.clone()), (&gate, range.end), index, &mut scratch.other, &mut scratch.loops);
                     let products = scratch.out.chunks_exact(range.len()).zip(scratch.other.chunks_exact(range.len()));
                     for ((&row, &slot), (gate, up)) in index.iter().zip(&grouping.slots[group.pairs.clone()]).zip(products) {
                         let first = row as usize * hidden_stride + slot as usize * width + range.start;
@@ -155,8 +155,13 @@ impl DownExperts<'_> {
         };
         let routed = Source { isa, activations, row: &routed_row, input };
         let shared = Source { isa, activations, row: &shared_row, input: shared_input };
-        let chunks = Chunks::new(outputs, UNIT);
-        let rows_max = block_max(rows);
+        let matrix = |group: &Group| match group.expert {
+            Some(expert) => down.expert(expert),
+            None => shared_down.view(),
+        };
+        let rows_max = sum_max(rows);
+        let granule = if rows <= integer::GEMV_ROWS { 4 * UNIT } else { rows_max };
+        let chunks = Chunks::new(outputs, granule.min(outputs / team.count() / UNIT * UNIT).max(UNIT));
         let residual = Disjoint::new(&mut residual[..rows * residual_stride]);
         let scratch = Disjoint::new(scratch);
         team.run(|worker| {
@@ -175,14 +180,16 @@ impl DownExperts<'_> {
                     let length = range.len();
                     grow(&mut scratch.sum, rows * length, 0.0);
                     scratch.sum[..rows * length].fill(0.0);
-                    for group in &grouping.groups {
+                    for (at, group) in grouping.groups.iter().enumerate() {
                         let rows_of = &grouping.rows[group.pairs.clone()];
                         let slots = &grouping.slots[group.pairs.clone()];
-                        let (source, view, index) = match group.expert {
-                            Some(expert) => (&routed, down.expert(expert), &grouping.choices[group.pairs.clone()]),
-                            None => (&shared, shared_down.view(), rows_of),
+                        let (source, index) = match group.expert {
+                            Some(_) => (&routed, &grouping.choices[group.pairs.clone()]),
+                            None => (&shared, rows_of),
                         };
-                        source.multiply(&view, range.clone(), index, &mut scratch.out, &mut scratch.loops);
+                        let view = matrix(group);
+                        let next = grouping.groups.get(at + 1).map_or(view, matrix);
+                        source.multiply((&view, range.clone()), (&next, range.start), index, &mut scratch.out, &mut scratch.loops);
                         for ((&row, &slot), products) in rows_of.iter().zip(slots).zip(scratch.out.chunks_exact(length)) {
                             let (row, slot) = (row as usize, slot as usize);
                             let weight = if slot == per_row { routes.shared[row] } else { routes.weights[row * per_row + slot] };
@@ -209,6 +216,13 @@ fn activations(options: &Options, rows: usize) -> Activations {
 /// Weight rows whose products wait in scratch at once: many for a few rows of x, else one panel.
 fn block_max(rows: usize) -> usize {
     if rows <= integer::GEMV_ROWS { BLOCK_MAX } else { UNIT }
+}
+
+/// Outputs that are summed over the experts at once: the sums stay in the second-level cache, and an
+/// expert's rows are long enough to stream.
+fn sum_max(rows: usize) -> usize {
+    const SUMS_MAX: usize = 1 << 16;
+    (SUMS_MAX / rows / UNIT * UNIT).clamp(UNIT, BLOCK_MAX)
 }
 
 fn swiglu(isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {

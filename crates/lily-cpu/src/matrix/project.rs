@@ -79,7 +79,7 @@ pub fn project(team: &mut Team, workspace: &mut Workspace, projection: Projectio
             pieces(taken, units, if rows <= integer::GEMV_ROWS { BLOCK_MAX } else { UNIT }, |job, range| {
                 let view = views[job].as_ref().expect("units belong to jobs");
                 let range = range.start..range.end.min(view.rows);
-                source.multiply(view, range.clone(), index, &mut scratch.out, &mut scratch.loops);
+                source.multiply((view, range.clone()), (view, range.end), index, &mut scratch.out, &mut scratch.loops);
                 let first = jobs[job].column + range.start;
                 for (n, products) in scratch.out.chunks_exact(range.len()).take(rows).enumerate() {
                     let start = n * y_stride + first;
@@ -136,12 +136,19 @@ impl Source<'_, '_> {
         unsafe { self.input.fill(self.isa, worker.share(self.input.blocks(), 1), self.row) };
     }
 
-    /// `out[n, r] = w[range.start + r] . x[index(n)]` for every index.
-    pub fn multiply(&self, view: &View<'_>, range: Range<usize>, index: &[u32], out: &mut Vec<f32>, scratch: &mut LoopScratch) {
+    /// `out[n, r] = w[range.start + r] . x[index[n]]` for every index. `next`: where the caller goes on.
+    pub fn multiply(
+        &self,
+        (view, range): (&View<'_>, Range<usize>),
+        next: (&View<'_>, usize),
+        index: &[u32],
+        out: &mut Vec<f32>,
+        scratch: &mut LoopScratch,
+    ) {
         grow(out, index.len() * range.len(), 0.0);
         let out = &mut out[..index.len() * range.len()];
         if integer::serves(self.isa, view, self.activations) {
-            integer::multiply(self.isa, view, range, self.input, index, out, &mut scratch.panel);
+            integer::multiply(self.isa, (view, range), next, self.input, index, out, &mut scratch.panel);
         } else {
             float::multiply(self.isa, view, range, &|n| (self.row)(index[n] as usize), index.len(), out, scratch);
         }

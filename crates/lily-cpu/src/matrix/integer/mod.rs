@@ -37,12 +37,22 @@ pub fn serves(isa: Isa, view: &View<'_>, activations: Activations) -> bool {
     isa != Isa::Portable && activations != Activations::F32 && view.is_integer()
 }
 
-/// `out[n, r] = w[range.start + r] . x[index[n]]`.
-pub fn multiply(isa: Isa, view: &View<'_>, range: Range<usize>, x: &Quantised, index: &[u32], out: &mut [f32], scratch: &mut PanelScratch) {
+/// `out[n, r] = w[range.start + r] . x[index[n]]`. `next`: the matrix and its row that the caller needs
+/// afterwards, a hint.
+pub fn multiply(
+    isa: Isa,
+    (view, range): (&View<'_>, Range<usize>),
+    next: (&View<'_>, usize),
+    x: &Quantised,
+    index: &[u32],
+    out: &mut [f32],
+    scratch: &mut PanelScratch,
+) {
     assert!(range.end <= view.rows && x.cols() == view.cols && out.len() == range.len() * index.len());
     let weights = Weights::new(view);
     if index.len() > GEMV_ROWS {
-        panel::multiply(panel_loops(isa), &weights, range, x, index, out, scratch);
+        let next = if next.0.is_integer() { (&Weights::new(next.0), next.1) } else { (&weights, range.end) };
+        panel::multiply(panel_loops(isa), (&weights, range), next, x, index, out, scratch);
     } else if let Some(&last) = index.last() {
         let inputs: [Input; GEMV_ROWS] = std::array::from_fn(|n| Input::new(x, *index.get(n).unwrap_or(&last) as usize));
         gemv(isa, x.planes(), &weights, range, &inputs[..index.len()], out);

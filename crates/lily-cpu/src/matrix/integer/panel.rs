@@ -86,9 +86,9 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// The `rows` rows after `end`, spread over `steps` groups of tiles.
-    fn new(weights: &Weights, end: usize, rows: usize, steps: usize) -> Ahead {
-        let place = |start: *const u8, row_bytes: usize| start.wrapping_add(end * row_bytes);
+    /// `rows` rows from `first` on, spread over `steps` groups of tiles.
+    fn new(weights: &Weights, first: usize, rows: usize, steps: usize) -> Ahead {
+        let place = |start: *const u8, row_bytes: usize| start.wrapping_add(first * row_bytes);
         let (codes, scales) = (weights.cols / 2, weights.groups * 2);
         let step = |row_bytes: usize| (rows * row_bytes).div_ceil(steps);
         Ahead {
@@ -112,11 +112,12 @@ impl Ahead {
     }
 }
 
-/// `out[n, r] = w[range.start + r] . x[index[n]]`.
+/// `out[n, r] = w[range.start + r] . x[index[n]]`. `next`: the weights and the row that the caller needs
+/// afterwards.
 pub fn multiply(
     loops: &PanelLoops,
-    weights: &Weights,
-    range: Range<usize>,
+    (weights, range): (&Weights, Range<usize>),
+    next: (&Weights, usize),
     x: &Quantised,
     index: &[u32],
     out: &mut [f32],
@@ -132,7 +133,8 @@ pub fn multiply(
     for first in range.clone().step_by(ROWS_MAX) {
         let live = ROWS_MAX.min(range.end - first);
         let panels = live.div_ceil(loops.rows);
-        let mut ahead = Ahead::new(weights, first + live, live, panels * tiles * weights.groups);
+        let next = if first + live < range.end { (weights, first + live) } else { next };
+        let mut ahead = Ahead::new(next.0, next.1, live, panels * tiles * weights.groups);
         sums[..index.len() * ROWS_MAX].fill(0.0);
         for start in (0..panels * loops.rows).step_by(loops.rows) {
             // Past the last row the last is repeated; its products are dropped.
