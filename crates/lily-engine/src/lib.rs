@@ -19,7 +19,6 @@ mod sampling;
 mod scheduler;
 mod sequence;
 mod stats;
-mod thinking;
 mod tree;
 
 pub use disk::DiskOptions;
@@ -27,7 +26,6 @@ pub use engine::Engine;
 pub use generation::Generation;
 pub use request::{Constraint, Event, Finish, Logprobs, Request, Sampling, Usage};
 pub use stats::{CacheStats, Stats};
-pub use thinking::Thinking;
 
 /// Why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use lily_cpu::{CpuDevice, CpuOptions};
-use lily_engine::{Engine, Event, Options, Request, Sampling};
+use lily_engine::{DiskOptions, Engine, Event, Options, Request, Sampling};
 use lily_model::{Capacity, Checkpoint, ModelConfig, Runner, Weights};
 use lily_testkit::generate::{CheckpointSpec, Rng, write_checkpoint};
 
@@ -113,4 +113,20 @@ fn simultaneous_prompts_equal_solo_runs() {
             assert_same(&what, &hear(generation), &alone);
         }
     }
+}
+
+#[test]
+fn a_restart_resumes_from_disk_exactly() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = DiskOptions { directory: directory.path().to_owned(), bytes_max: 1 << 30, model: "tiny".into() };
+    let with_disk = || start(Options { disk: Some(disk.clone()), ..options() });
+    let asked = || request(prompt(1100, 5), vec![900, 1050]);
+    let engine = with_disk();
+    let cold = hear(engine.submit(asked()).unwrap());
+    engine.shutdown(true);
+
+    let engine = with_disk();
+    let warm = hear(engine.submit(asked()).unwrap());
+    assert_eq!((cold.cached, warm.cached), (0, 1050));
+    assert_eq!((warm.tokens, warm.leads), (cold.tokens, cold.leads));
 }

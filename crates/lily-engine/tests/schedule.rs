@@ -329,6 +329,20 @@ fn a_failed_pass_fails_its_requests_only() {
     assert!(is_empty(&stats));
 }
 
+#[test]
+fn nobody_waits_for_an_engine_that_died() {
+    let (engine, probe) = start(CAPACITY, options());
+    probe.gate_closed.store(true, Ordering::SeqCst);
+    let generations: Vec<_> = (0..6).map(|at| engine.submit(greedy(vec![at; 9], 5)).unwrap()).collect();
+    probe.panic_next.store(true, Ordering::SeqCst);
+    probe.gate_closed.store(false, Ordering::SeqCst);
+    for generation in generations {
+        assert_eq!(hear(generation).end.unwrap_err(), "the engine stopped unexpectedly");
+    }
+    engine.shutdown(true);
+    assert!(matches!(engine.submit(greedy(vec![1], 1)), Err(EngineError::Stopped)));
+}
+
 fn hear_rest(mut generation: Generation) -> String {
     loop {
         match generation.next_blocking() {

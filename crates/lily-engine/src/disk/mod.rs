@@ -108,7 +108,7 @@ impl DiskTier {
             return Err(DiskError::file(&path, "it is the state of other tokens"));
         }
         device.state_load(slot, &StateCopy(state.into()))?;
-        if tokens.len() % PAGE_TOKENS != 0 {
+        if !tokens.len().is_multiple_of(PAGE_TOKENS) {
             device.page_load(*pages.last().expect("pages cover the tokens"), &tail)?;
         }
         Ok(())

@@ -31,6 +31,8 @@ pub struct Probe {
     pub page_copies: AtomicUsize,
     /// The next pass fails.
     pub fail_next: AtomicBool,
+    /// The next pass panics.
+    pub panic_next: AtomicBool,
     /// A pass waits until this is false.
     pub gate_closed: AtomicBool,
 }
@@ -171,6 +173,7 @@ impl Steps for FakeDevice {
         while self.probe.gate_closed.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
+        assert!(!self.probe.panic_next.swap(false, Ordering::SeqCst), "asked to panic");
         self.failed = self.probe.fail_next.swap(false, Ordering::SeqCst);
         let spans = batch.spans.iter().map(|span| (span.tokens.len(), span.start, span.logits != Logits::None)).collect();
         self.probe.passes.lock().unwrap().push(spans);
