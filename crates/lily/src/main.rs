@@ -1,1 +1,61 @@
-fn main() {}
+//! `lily`: a table of contents. Flags are in [`cli`], each command in the module of its name; [`session`]
+//! joins checkpoint, text and engine for all of them.
+
+mod answer;
+mod bundled;
+mod chat;
+mod cli;
+mod inspect;
+mod pull;
+mod run;
+mod serve;
+mod session;
+mod source;
+mod synth;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_logging(cli.verbose, matches!(cli.command, Command::Serve(_)));
+    let result = match cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Chat(args) => chat::chat(args),
+        Command::Serve(args) => serve::serve(args),
+        Command::Inspect(args) => inspect::inspect(args),
+        Command::Synth(args) => synth::synth(args),
+        Command::Pull(args) => pull::pull(args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "lily", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lily: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Logs to standard error: warnings only, for a server what it does, more with -v; `RUST_LOG` wins where it is set.
+fn start_logging(verbose: u8, serving: bool) {
+    let level = match (verbose, serving) {
+        (0, false) => "warn",
+        (0, true) => "warn,lily=info,lily_engine=warn",
+        (1, _) => "info",
+        _ => "debug,hyper=info",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| level.into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}

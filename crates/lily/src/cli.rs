@@ -1,0 +1,250 @@
+//! The command line: every flag, its meaning and its default. `lily help` is made from this page.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+#[derive(Parser)]
+#[command(
+    name = "lily",
+    version,
+    about = "Local inference for Qwen3.6-35B-A3B at 4 bits",
+    long_about = "Lily runs Qwen3.6-35B-A3B, and any checkpoint of the same architecture, on this machine.\n\
+                  Without --model it runs lily-nano, a tiny demonstration model that is part of the program.",
+    after_help = "Examples:\n  \
+                  lily run \"Tell me a story about a fox.\"\n  \
+                  cat notes.txt | lily run \"Summarise this:\"\n  \
+                  lily chat --model mlx-community/Qwen3.6-35B-A3B-4bit\n  \
+                  lily serve --port 8080\n  \
+                  lily inspect --model ./checkpoint --context 131072"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// Say more on standard error (-v: progress of requests, -vv: everything); RUST_LOG overrides.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Answer one prompt and exit
+    Run(RunArgs),
+    /// Talk, turn by turn
+    Chat(ChatArgs),
+    /// Serve the OpenAI-compatible API
+    Serve(ServeArgs),
+    /// Show a model: its shape, the memory that it needs, and how fast it can be
+    Inspect(InspectArgs),
+    /// Write a synthetic checkpoint of any size, for benchmarks
+    Synth(SynthArgs),
+    /// Download a checkpoint from the Hugging Face Hub
+    Pull(PullArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell, for example: lily completions bash > ~/.local/share/bash-completion/completions/lily
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Which model, and where it runs.
+#[derive(Args, Clone)]
+pub struct ModelArgs {
+    /// Checkpoint directory, or the name of a pulled repository (org/name) [default: the bundled lily-nano]
+    #[arg(short, long, value_name = "DIR")]
+    pub model: Option<String>,
+
+    /// Where to compute
+    #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
+    pub device: DeviceChoice,
+
+    /// CPU threads [default: the processors that this process may use]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+
+    /// Longest conversation in tokens [default: the model's, or what memory allows]
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<usize>,
+
+    /// Prompt tokens processed in one pass
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = parse_chunk)]
+    pub chunk: usize,
+
+    /// Precision of activations where they meet quantised weights, on the CPU [default: i16]
+    #[arg(long, value_enum)]
+    pub activations: Option<ActivationsChoice>,
+}
+
+fn parse_chunk(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(chunk) if (1..=8192).contains(&chunk) => Ok(chunk),
+        _ => Err("expected a number of tokens from 1 to 8192".into()),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeviceChoice {
+    /// The best device found on this machine
+    Auto,
+    /// The processor: AVX-512, AVX2 or NEON, whatever it has
+    Cpu,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ActivationsChoice {
+    /// No rounding: the reference, slow
+    F32,
+    /// 16 bits: relative error below 1e-4
+    I16,
+    /// 8 bits: faster prefill, relative error near 1e-2
+    I8,
+}
+
+/// How tokens are chosen. What is not given comes from the checkpoint's generation_config.json.
+#[derive(Args, Clone, Default)]
+pub struct SamplingArgs {
+    /// Randomness; 0 always takes the most probable token
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f32>,
+    /// Choose among the K most probable tokens; 0 is all
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Choose among the most probable tokens that together reach probability P
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Drop tokens less probable than P times the most probable one
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+    /// Lower the logit of every token already generated
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Lower the logit of a generated token once per occurrence
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Divide the logits of recent tokens; 1 is none
+    #[arg(long, value_name = "X")]
+    pub repetition_penalty: Option<f32>,
+    /// Same seed, same prompt, same answer
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Most tokens to generate [default: the rest of the context]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// End the answer before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+}
+
+/// Whether the model thinks before it answers.
+#[derive(Args, Clone)]
+pub struct ThinkingArgs {
+    /// Answer at once, without thinking first
+    #[arg(long)]
+    pub no_think: bool,
+    /// Instructions that stand before the conversation
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// The prompt; standard input is appended, or is the prompt where none is given
+    pub prompt: Vec<String>,
+    /// Continue the text as it is, without the chat format
+    #[arg(long)]
+    pub raw: bool,
+    /// Do not print the thinking
+    #[arg(long)]
+    pub hide_thinking: bool,
+    /// Do not print the line of statistics
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub thinking: ThinkingArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Args)]
+pub struct ChatArgs {
+    #[command(flatten)]
+    pub thinking: ThinkingArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Args)]
+pub struct ServeArgs {
+    /// Address to listen on; anything but a loopback address lets others in: set an API key
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// Port to listen on; 0 picks a free one
+    #[arg(short, long, default_value_t = 8080)]
+    pub port: u16,
+    /// Accept requests with this key only; may be given several times
+    #[arg(long, value_name = "KEY", env = "LILY_API_KEY", hide_env_values = true)]
+    pub api_key: Vec<String>,
+    /// File with one accepted key per line
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Allow browser pages of this origin; may be given several times; * allows all
+    #[arg(long, value_name = "ORIGIN")]
+    pub cors: Vec<String>,
+    /// Conversations that run at the same time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub slots: u16,
+    /// Requests that may wait for a slot
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub queue: usize,
+    /// Memory for saved states, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    pub cache_mib: usize,
+    /// Largest request body, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 32)]
+    pub body_limit_mib: usize,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Args)]
+pub struct InspectArgs {
+    /// Checkpoint directory, or the name of a pulled repository [default: the bundled lily-nano]
+    #[arg(short, long, value_name = "DIR")]
+    pub model: Option<String>,
+    /// Also show this context length
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<usize>,
+    /// Also show the decode ceiling for this memory bandwidth, in GB/s
+    #[arg(long, value_name = "GB/S")]
+    pub bandwidth: Option<f64>,
+    /// Show the full-size model's figures without its checkpoint
+    #[arg(long, conflicts_with = "model")]
+    pub full_size: bool,
+}
+
+#[derive(Args)]
+pub struct SynthArgs {
+    /// Directory to write; must be empty or absent
+    pub dir: PathBuf,
+    /// Shape: full (Qwen3.6-35B-A3B, 19.5 GB), nano (lily-nano's), or a config.json to follow
+    #[arg(long, default_value = "full", value_name = "SHAPE|FILE")]
+    pub shape: String,
+    /// Same seed, same bytes
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Args)]
+pub struct PullArgs {
+    /// Repository on the Hub, for example mlx-community/Qwen3.6-35B-A3B-4bit
+    pub repository: String,
+    /// Branch, tag or commit
+    #[arg(long, default_value = "main")]
+    pub revision: String,
+}

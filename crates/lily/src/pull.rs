@@ -1,0 +1,114 @@
+//! `lily pull`: a checkpoint from the Hugging Face Hub into its ordinary cache, resumed where it stopped.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use hf_hub::api::Progress;
+use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use hf_hub::{Cache, CacheRepo, Repo, RepoType};
+use indicatif::{ProgressBar, ProgressStyle};
+use lily_model::{Checkpoint, ModelConfig, Weights};
+
+use crate::cli::PullArgs;
+use crate::source;
+
+/// Broken connections are resumed this many times per file.
+const RETRIES: usize = 8;
+
+pub fn pull(args: PullArgs) -> anyhow::Result<()> {
+    if !source::is_repository(&args.repository) {
+        bail!("{}: expected a repository as org/name, for example mlx-community/Qwen3.6-35B-A3B-4bit", args.repository);
+    }
+    let repo = Repo::with_revision(args.repository.clone(), RepoType::Model, args.revision.clone());
+    let cached = Cache::from_env().repo(repo.clone());
+    let api = ApiBuilder::from_env().with_retries(RETRIES).with_user_agent("lily", env!("CARGO_PKG_VERSION")).build()?.repo(repo);
+
+    let listing = api.info().with_context(|| format!("cannot list {} at revision {}", args.repository, args.revision))?;
+    let mut files: Vec<&str> = listing.siblings.iter().map(|file| file.rfilename.as_str()).filter(|name| wanted(name)).collect();
+    files.sort_by_key(|name| (name.ends_with(".safetensors"), name.to_string()));
+    if !files.contains(&"config.json") {
+        bail!(
+            "{}: expected a checkpoint with a config.json; the repository has {} files, none of that name",
+            args.repository,
+            listing.siblings.len()
+        );
+    }
+
+    let mut config = None;
+    for (at, name) in files.iter().enumerate() {
+        let path = fetch(&api, &cached, name, &format!("{}/{}", at + 1, files.len()))?;
+        if *name == "config.json" {
+            config = Some(path);
+        }
+    }
+    let dir = config.as_deref().and_then(Path::parent).context("config.json was not stored")?;
+    verify(dir).with_context(|| format!("{} was downloaded, but is not a model that Lily runs", args.repository))?;
+    println!("{}", dir.display());
+    eprintln!("Ready: lily chat --model {}", args.repository);
+    Ok(())
+}
+
+/// What a checkpoint needs, and nothing else of a repository.
+fn wanted(name: &str) -> bool {
+    const NAMES: [&str; 6] = [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "model.safetensors.index.json",
+    ];
+    NAMES.contains(&name) || (name.ends_with(".safetensors") && !name.contains('/'))
+}
+
+fn fetch(api: &ApiRepo, cached: &CacheRepo, name: &str, label: &str) -> anyhow::Result<PathBuf> {
+    if let Some(path) = cached.get(name) {
+        eprintln!("{label} {name}: already here");
+        return Ok(path);
+    }
+    let bar = Bar::new(format!("{label} {name}"));
+    api.download_with_progress(name, bar).map_err(|error| match error {
+        ApiError::InvalidResume => anyhow::anyhow!(
+            "{name}: the part already here is longer than the file on the Hub; remove the *.sync.part file below {} and pull again",
+            Cache::from_env().path().display()
+        ),
+        other => anyhow::Error::new(other).context(format!("{name}: the download stopped; run the same command again to resume it")),
+    })
+}
+
+/// Opens what was downloaded and checks every tensor's name, shape and type: a damaged file shows now.
+fn verify(dir: &Path) -> anyhow::Result<()> {
+    let checkpoint = Checkpoint::open(dir)?;
+    let config = ModelConfig::from_checkpoint(&checkpoint)?;
+    Weights::load(&checkpoint, &config)?;
+    Ok(())
+}
+
+/// One file's progress bar. The Hub client starts it anew on each retry.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new(label: String) -> Self {
+        let style =
+            ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}").expect("the template is valid");
+        let bar = ProgressBar::new(0).with_style(style).with_message(label);
+        bar.enable_steady_tick(Duration::from_millis(250));
+        Bar(bar)
+    }
+}
+
+impl Progress for Bar {
+    fn init(&mut self, size: usize, _filename: &str) {
+        self.0.set_length(size as u64);
+        self.0.set_position(0);
+    }
+
+    fn update(&mut self, size: usize) {
+        self.0.inc(size as u64);
+    }
+
+    fn finish(&mut self) {
+        self.0.finish();
+    }
+}
