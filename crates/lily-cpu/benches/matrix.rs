@@ -79,13 +79,12 @@ fn processor_time() -> f64 {
     nanoseconds.sum::<f64>() * 1e-9
 }
 
-/// Every member sums its part of a large buffer: GB/s by processor time.
+/// The team sums a large buffer: GB/s by processor time.
 fn read_bandwidth(team: &mut Team) -> f64 {
     let buffer: Vec<u64> = (0..SWEEP_BYTES / 8).map(|i| i as u64).collect();
     let timing = measure(team.count(), || {
-        team.run(|worker| {
-            let part = &buffer[worker.share(buffer.len(), 64)];
-            let (lines, _) = part.as_chunks::<16>();
+        team.for_each_chunk(buffer.len(), 1 << 17, |range| {
+            let (lines, _) = buffer[range].as_chunks::<16>();
             // Four distant streams, as the matrix-vector loops have.
             let quarter = lines.len() / 4;
             let mut sums = [0u64; 16];

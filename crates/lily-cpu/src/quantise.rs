@@ -107,7 +107,7 @@ impl Quantised {
     /// Codes of a row, on a cache-line boundary.
     pub fn codes(&self, row: usize) -> &[i8] {
         let lines = self.row_lines();
-        // SAFETY: whoever fills blocks keeps readers out until a barrier.
+        // SAFETY: whoever fills blocks keeps readers out until all are filled.
         let lines = unsafe { self.codes.slice(row * lines..(row + 1) * lines) };
         // SAFETY: a line is 64 bytes without padding.
         unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 64) }
@@ -133,7 +133,7 @@ impl Quantised {
     /// Quantises blocks `range`; `row(i)` gives the inputs of row `i`.
     ///
     /// # Safety
-    /// The machine has `isa`, and no other thread fills or reads a block of `range` until a barrier.
+    /// The machine has `isa`, and no other thread fills or reads a block of `range` meanwhile.
     pub unsafe fn fill<'x>(&self, isa: Isa, range: Range<usize>, row: impl Fn(usize) -> &'x [f32]) {
         let per_row = self.cols.div_ceil(BLOCK);
         for block in range {

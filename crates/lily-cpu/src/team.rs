@@ -1,16 +1,18 @@
 //! The team: threads made once that run one parallel region after another, fast enough for one token at
 //! a time.
 //!
-//! Start with [`Team::run`]. A waiting thread spins for a few microseconds, then yields its core, then
-//! sleeps: the usual wait costs no system call, and with other jobs on the cores the team slows down in
-//! proportion instead of spinning away the time that its own members need.
+//! Start with [`Team::run`]. A region is elastic: the caller starts at once, the other members join when
+//! they come, and whoever comes too late is not waited for. So all work must be handed out by [`Chunks`].
+//! A waiting thread spins for a few microseconds, then yields its core, then sleeps: the usual wait costs no
+//! system call. With other jobs on the cores the team slows down in proportion: it never spins away the time
+//! that its own members need, and never waits for a member that the system has not let run.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 
@@ -23,33 +25,20 @@ type Region<'a> = dyn Fn(&Worker<'_>) + Sync + 'a;
 
 /// One member of a running region.
 pub struct Worker<'a> {
-    /// `0..count`; 0 is the thread that called [`Team::run`].
+    /// `0..count`; 0 is the thread that called [`Team::run`]. No two members of a region have the same.
     pub index: usize,
-    /// Members of the region.
+    /// Members of the team. Fewer may take part in a region.
     pub count: usize,
     shared: &'a Shared,
 }
 
 impl Worker<'_> {
-    /// Waits until every member has arrived. What they wrote before is visible after.
-    pub fn barrier(&self) {
-        let shared = self.shared;
-        let epoch = shared.barrier_epoch.load(Ordering::SeqCst);
-        if shared.barrier_arrived.fetch_add(1, Ordering::SeqCst) + 1 == self.count {
-            shared.barrier_arrived.store(0, Ordering::SeqCst);
-            shared.barrier_epoch.store(epoch.wrapping_add(1), Ordering::SeqCst);
-            shared.wake_all();
-        } else {
-            shared.wait(self.index, || shared.barrier_epoch.load(Ordering::SeqCst) != epoch || shared.broken());
-            assert!(!shared.broken(), "another member of the team panicked");
-        }
-    }
-
-    /// This member's share of `0..total`, cut at multiples of `granule`: the same for every call.
-    pub fn share(&self, total: usize, granule: usize) -> Range<usize> {
-        let granules = total.div_ceil(granule);
-        let cut = |index: usize| (granules * index / self.count * granule).min(total);
-        cut(self.index)..cut(self.index + 1)
+    /// Waits until all that was taken from `chunks` is done and nothing is left. What was written meanwhile
+    /// is visible after.
+    pub fn finish(&self, chunks: &Chunks) {
+        let done = || chunks.done.load(Ordering::SeqCst) >= chunks.total;
+        self.shared.wait(self.index, || done() || self.shared.broken());
+        assert!(!self.shared.broken(), "another member of the team panicked");
     }
 }
 
@@ -57,27 +46,51 @@ impl Worker<'_> {
 /// the end, so that members finish together even when another job slows one of them.
 pub struct Chunks {
     next: AtomicUsize,
+    done: AtomicUsize,
     total: usize,
     granule: usize,
 }
 
+/// A range that a member has taken; done when dropped.
+pub struct Taken<'a> {
+    range: Range<usize>,
+    chunks: &'a Chunks,
+    shared: &'a Shared,
+}
+
+impl Deref for Taken<'_> {
+    type Target = Range<usize>;
+
+    fn deref(&self) -> &Range<usize> {
+        &self.range
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let done = self.chunks.done.fetch_add(self.range.len(), Ordering::SeqCst) + self.range.len();
+        if done >= self.chunks.total {
+            self.shared.wake_all();
+        }
+    }
+}
+
 impl Chunks {
     pub fn new(total: usize, granule: usize) -> Chunks {
-        Chunks { next: AtomicUsize::new(0), total, granule: granule.max(1) }
+        Chunks { next: AtomicUsize::new(0), done: AtomicUsize::new(0), total, granule: granule.max(1) }
     }
 
-    /// The next range for one of `count` members: a fraction of what is left, a multiple of the granule
-    /// except at the end.
-    pub fn take(&self, count: usize) -> Option<Range<usize>> {
+    /// The next range: a fraction of what is left, a multiple of the granule except at the end.
+    pub fn take<'t>(&'t self, worker: &Worker<'t>) -> Option<Taken<'t>> {
         let mut start = self.next.load(Ordering::Relaxed);
         loop {
             if start >= self.total {
                 return None;
             }
-            let length = ((self.total - start) / (2 * count.max(1)) / self.granule).max(1) * self.granule;
+            let length = ((self.total - start) / (2 * worker.count) / self.granule).max(1) * self.granule;
             let end = (start + length).min(self.total);
             match self.next.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(start..end),
+                Ok(_) => return Some(Taken { range: start..end, chunks: self, shared: worker.shared }),
                 Err(now) => start = now,
             }
         }
@@ -115,31 +128,32 @@ impl Team {
         self.threads.len() + 1
     }
 
-    /// Runs `region` on every member and returns when all are done. A panic of a member is passed on.
+    /// Runs `region` on the calling thread and on every member that comes before it is over; returns when
+    /// all of them are done. The region must be right whoever takes part: work comes from [`Chunks`], and
+    /// a phase that needs the one before ends that with [`Worker::finish`]. A panic is passed on.
     pub fn run<F: Fn(&Worker<'_>) + Sync>(&mut self, region: F) {
         let shared = &*self.shared;
         let count = self.count();
         if count > 1 {
             let region: &Region<'_> = &region;
-            // SAFETY: members use the pointer only until they have counted themselves done, and this
-            // function does not return before that; `&mut self` keeps other regions out meanwhile.
+            // SAFETY: members use the pointer only between joining and leaving, and this function does not
+            // return before all that joined have left; `&mut self` keeps other regions out meanwhile.
             unsafe {
                 *shared.region.get() = Some(std::mem::transmute::<&Region<'_>, &'static Region<'static>>(region));
             }
-            shared.done.store(0, Ordering::SeqCst);
             *shared.parked[0].thread.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(std::thread::current());
-            shared.epoch.fetch_add(1, Ordering::SeqCst);
+            shared.entry.open();
             shared.wake_all();
         }
-        let own = catch_unwind(AssertUnwindSafe(|| region(&Worker { index: 0, count, shared })));
-        if let Err(panic) = own {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| region(&Worker { index: 0, count, shared }))) {
             shared.fail(panic);
         }
         if count > 1 {
-            shared.wait(0, || shared.done.load(Ordering::SeqCst) == count - 1);
+            let joined = shared.entry.close();
+            shared.wait(0, || shared.left.load(Ordering::SeqCst) == joined);
+            shared.left.store(0, Ordering::SeqCst);
         }
         if shared.broken() {
-            shared.barrier_arrived.store(0, Ordering::SeqCst);
             let panic = shared.panic.lock().unwrap_or_else(|poison| poison.into_inner()).take();
             shared.panicked.store(false, Ordering::SeqCst);
             resume_unwind(panic.expect("a broken region left its panic"));
@@ -150,8 +164,8 @@ impl Team {
     pub fn for_each_chunk<F: Fn(Range<usize>) + Sync>(&mut self, total: usize, granule: usize, work: F) {
         let chunks = Chunks::new(total, granule);
         self.run(|worker| {
-            while let Some(range) = chunks.take(worker.count) {
-                work(range);
+            while let Some(taken) = chunks.take(worker) {
+                work(taken.clone());
             }
         });
     }
@@ -160,12 +174,42 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        self.shared.entry.open();
         self.shared.wake_all();
         for thread in self.threads.drain(..) {
             // A member's panic was already passed on by `run`.
             let _ = thread.join();
         }
+    }
+}
+
+/// The door of the current region: its number, whether it is closed, and how many have joined, in one word.
+#[repr(align(128))]
+struct Entry(AtomicU64);
+
+const CLOSED: u64 = 1 << 31;
+const NUMBER: u64 = 1 << 32;
+
+impl Entry {
+    /// Starts the next region.
+    fn open(&self) {
+        let number = self.0.load(Ordering::SeqCst) / NUMBER;
+        self.0.store(number.wrapping_add(1).wrapping_mul(NUMBER), Ordering::SeqCst);
+    }
+
+    /// Lets nobody in any more; how many joined.
+    fn close(&self) -> usize {
+        (self.0.fetch_or(CLOSED, Ordering::SeqCst) % CLOSED) as usize
+    }
+
+    fn number(&self) -> u64 {
+        self.0.load(Ordering::SeqCst) / NUMBER
+    }
+
+    /// Joins the current region; `None` if it is over.
+    fn join(&self) -> Option<()> {
+        let join = |word: u64| (word & CLOSED == 0).then_some(word + 1);
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, join).ok().map(|_| ())
     }
 }
 
@@ -179,7 +223,7 @@ struct Parked {
 #[repr(align(128))]
 struct Line(AtomicUsize);
 
-impl std::ops::Deref for Line {
+impl Deref for Line {
     type Target = AtomicUsize;
 
     fn deref(&self) -> &AtomicUsize {
@@ -188,12 +232,9 @@ impl std::ops::Deref for Line {
 }
 
 struct Shared {
-    /// Counts regions; a change starts one.
-    epoch: Line,
-    /// Members other than 0 that have finished the region.
-    done: Line,
-    barrier_arrived: Line,
-    barrier_epoch: Line,
+    entry: Entry,
+    /// Members that joined the region and have finished.
+    left: Line,
     region: UnsafeCell<Option<&'static Region<'static>>>,
     parked: Vec<Parked>,
     stopping: AtomicBool,
@@ -201,20 +242,17 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `region` is written by the caller of `run` before the epoch changes and read by members after
-// they saw the change; everything else is atomic or behind a lock.
+// SAFETY: `region` is written by the caller of `run` before the door opens and read by members that have
+// joined; everything else is atomic or behind a lock.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; the region itself is `Sync`.
 unsafe impl Send for Shared {}
 
 impl Shared {
     fn new(count: usize) -> Shared {
-        let line = || Line(AtomicUsize::new(0));
         Shared {
-            epoch: line(),
-            done: line(),
-            barrier_arrived: line(),
-            barrier_epoch: line(),
+            entry: Entry(AtomicU64::new(CLOSED)),
+            left: Line(AtomicUsize::new(0)),
             region: UnsafeCell::new(None),
             parked: (0..count).map(|_| Parked { asleep: AtomicBool::new(false), thread: Mutex::new(None) }).collect(),
             stopping: AtomicBool::new(false),
@@ -277,19 +315,23 @@ fn member(shared: &Shared, index: usize) {
     *shared.parked[index].thread.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(std::thread::current());
     let mut seen = 0;
     loop {
-        shared.wait(index, || shared.epoch.load(Ordering::SeqCst) != seen);
-        seen = shared.epoch.load(Ordering::SeqCst);
+        shared.wait(index, || shared.entry.number() != seen);
+        // Whatever region is open now: if another has started since, it is seen twice, and closed then.
+        seen = shared.entry.number();
         if shared.stopping.load(Ordering::SeqCst) {
             return;
         }
-        // SAFETY: the epoch changed after the region was written, and the caller waits for `done`.
+        if shared.entry.join().is_none() {
+            continue;
+        }
+        // SAFETY: the region was written before the door opened, and the caller waits for whoever joined.
         let region = unsafe { *shared.region.get() };
-        let region = region.expect("an epoch has a region");
+        let region = region.expect("an open region is there");
         let worker = Worker { index, count: shared.parked.len(), shared };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| region(&worker))) {
             shared.fail(panic);
         }
-        shared.done.fetch_add(1, Ordering::SeqCst);
+        shared.left.fetch_add(1, Ordering::SeqCst);
         shared.wake_all();
     }
 }
@@ -378,26 +420,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn barriers_separate_phases() {
+    fn phases_follow_each_other() {
         for count in [1, 2, 3, 8] {
             let mut team = Team::new(count);
-            for _ in 0..200 {
-                let first = AtomicUsize::new(0);
-                let second = AtomicUsize::new(0);
-                team.run(|worker| {
-                    first.fetch_add(1, Ordering::SeqCst);
-                    worker.barrier();
-                    assert_eq!(first.load(Ordering::SeqCst), count);
-                    second.fetch_add(1, Ordering::SeqCst);
-                    worker.barrier();
-                    assert_eq!(second.load(Ordering::SeqCst), count);
-                });
+            for total in [1, 2, 7, 64] {
+                for _ in 0..50 {
+                    let (first, second) = (Chunks::new(total, 1), Chunks::new(total, 2));
+                    let mut values = vec![0; total];
+                    let hits = Disjoint::new(&mut values);
+                    let sum = AtomicUsize::new(0);
+                    team.run(|worker| {
+                        while let Some(taken) = first.take(worker) {
+                            // SAFETY: ranges taken are disjoint.
+                            unsafe { hits.slice(taken.clone()) }.fill(1);
+                        }
+                        worker.finish(&first);
+                        while let Some(taken) = second.take(worker) {
+                            // SAFETY: as above; the first phase is over.
+                            let ones: usize = unsafe { hits.slice(taken.clone()) }.iter().sum();
+                            sum.fetch_add(ones, Ordering::SeqCst);
+                        }
+                        worker.finish(&second);
+                        assert_eq!(sum.load(Ordering::SeqCst), total);
+                    });
+                }
             }
         }
     }
 
     #[test]
-    fn chunks_and_shares_cover_everything_once() {
+    fn chunks_cover_everything_once() {
         for count in [1, 2, 3, 8] {
             for (total, granule) in [(0, 4), (1, 4), (31, 8), (1000, 1), (1003, 16)] {
                 let mut team = Team::new(count);
@@ -408,33 +460,30 @@ mod tests {
                         hits[i].fetch_add(1, Ordering::SeqCst);
                     });
                 });
-                team.run(|worker| {
-                    worker.share(total, granule).for_each(|i| {
-                        hits[i].fetch_add(1, Ordering::SeqCst);
-                    });
-                });
-                assert!(hits.iter().all(|hit| hit.load(Ordering::SeqCst) == 2));
+                assert!(hits.iter().all(|hit| hit.load(Ordering::SeqCst) == 1));
             }
         }
     }
 
     #[test]
     fn a_panic_passes_through_and_the_team_lives_on() {
-        for guilty in 0..3 {
-            let mut team = Team::new(3);
+        let mut team = Team::new(3);
+        for guilty in 0..40 {
+            let chunks = Chunks::new(40, 1);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 team.run(|worker| {
-                    assert!(worker.index != guilty, "guilty");
-                    worker.barrier();
+                    while let Some(taken) = chunks.take(worker) {
+                        assert!(!taken.contains(&guilty), "guilty");
+                    }
+                    worker.finish(&chunks);
                 });
             }));
             assert!(outcome.is_err());
             let ran = AtomicUsize::new(0);
-            team.run(|worker| {
-                worker.barrier();
-                ran.fetch_add(1, Ordering::SeqCst);
+            team.for_each_chunk(5, 1, |range| {
+                ran.fetch_add(range.len(), Ordering::SeqCst);
             });
-            assert_eq!(ran.load(Ordering::SeqCst), 3);
+            assert_eq!(ran.load(Ordering::SeqCst), 5);
         }
     }
 }

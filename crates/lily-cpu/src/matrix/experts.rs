@@ -87,19 +87,18 @@ impl GateUpExperts<'_> {
             None => (shared_gate.view(), shared_up.view()),
         };
         let units = |group: &Group| matrices(group).0.rows.div_ceil(UNIT);
+        let blocks = source.blocks(quantised);
         let chunks = Chunks::new(grouping.groups.iter().map(units).sum(), 1);
         let rows_max = block_max(rows);
         let hidden = Disjoint::new(&mut hidden[..rows * hidden_stride]);
         let scratch = Disjoint::new(scratch);
         team.run(|worker| {
-            if quantised {
-                source.quantise(worker);
-                worker.barrier();
-            }
+            source.quantise(worker, &blocks);
+            worker.finish(&blocks);
             // SAFETY: every member has its own scratch.
             let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0] };
-            while let Some(taken) = chunks.take(worker.count) {
-                pieces(taken, grouping.groups.iter().map(units), rows_max, |group, range| {
+            while let Some(taken) = chunks.take(worker) {
+                pieces(taken.clone(), grouping.groups.iter().map(units), rows_max, |group, range| {
                     let group = &grouping.groups[group];
                     let (gate, up) = matrices(group);
                     let range = range.start..range.end.min(gate.rows);
@@ -160,21 +159,18 @@ impl DownExperts<'_> {
             None => shared_down.view(),
         };
         let rows_max = sum_max(rows);
+        let blocks = [routed.blocks(quantised[0]), shared.blocks(quantised[1])];
         let granule = if rows <= integer::GEMV_ROWS { 4 * UNIT } else { rows_max };
         let chunks = Chunks::new(outputs, granule.min(outputs / team.count() / UNIT * UNIT).max(UNIT));
         let residual = Disjoint::new(&mut residual[..rows * residual_stride]);
         let scratch = Disjoint::new(scratch);
         team.run(|worker| {
-            if quantised[0] {
-                routed.quantise(worker);
-            }
-            if quantised[1] {
-                shared.quantise(worker);
-            }
-            worker.barrier();
+            routed.quantise(worker, &blocks[0]);
+            shared.quantise(worker, &blocks[1]);
+            blocks.iter().for_each(|blocks| worker.finish(blocks));
             // SAFETY: every member has its own scratch.
             let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0] };
-            while let Some(taken) = chunks.take(worker.count) {
+            while let Some(taken) = chunks.take(worker) {
                 for start in taken.clone().step_by(rows_max) {
                     let range = start..taken.end.min(start + rows_max);
                     let length = range.len();

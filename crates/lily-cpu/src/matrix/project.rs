@@ -65,18 +65,17 @@ pub fn project(team: &mut Team, workspace: &mut Workspace, projection: Projectio
     let row = |n: usize| &x[n * x_stride..n * x_stride + cols];
     let source = Source { isa: options.isa, activations, row: &row, input };
     let units = views.map(|view| view.map_or(0, |view| view.rows.div_ceil(UNIT)));
+    let blocks = source.blocks(quantised);
     let chunks = Chunks::new(units.iter().sum(), 1);
     let y = Disjoint::new(&mut y[..rows * y_stride]);
     let scratch = Disjoint::new(scratch);
     team.run(|worker| {
-        if quantised {
-            source.quantise(worker);
-            worker.barrier();
-        }
+        source.quantise(worker, &blocks);
+        worker.finish(&blocks);
         // SAFETY: every member has its own scratch.
         let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0] };
-        while let Some(taken) = chunks.take(worker.count) {
-            pieces(taken, units, if rows <= integer::GEMV_ROWS { BLOCK_MAX } else { UNIT }, |job, range| {
+        while let Some(taken) = chunks.take(worker) {
+            pieces(taken.clone(), units, if rows <= integer::GEMV_ROWS { BLOCK_MAX } else { UNIT }, |job, range| {
                 let view = views[job].as_ref().expect("units belong to jobs");
                 let range = range.start..range.end.min(view.rows);
                 source.multiply((view, range.clone()), (view, range.end), index, &mut scratch.out, &mut scratch.loops);
@@ -130,10 +129,17 @@ pub(super) struct Source<'s, 'x> {
 }
 
 impl Source<'_, '_> {
-    /// Quantises this member's share of the input; a barrier must follow.
-    pub fn quantise(&self, worker: &Worker<'_>) {
-        // SAFETY: shares are disjoint, and readers wait at the barrier; the `Isa` in use was found here.
-        unsafe { self.input.fill(self.isa, worker.share(self.input.blocks(), 1), self.row) };
+    /// What there is to quantise: one unit a block of inputs.
+    pub fn blocks(&self, quantised: bool) -> Chunks {
+        Chunks::new(if quantised { self.input.blocks() } else { 0 }, 4)
+    }
+
+    /// Quantises blocks of the input; they must be finished before anyone multiplies.
+    pub fn quantise(&self, worker: &Worker<'_>, blocks: &Chunks) {
+        while let Some(taken) = blocks.take(worker) {
+            // SAFETY: ranges taken are disjoint, and readers wait for all; the `Isa` in use was found here.
+            unsafe { self.input.fill(self.isa, taken.clone(), self.row) };
+        }
     }
 
     /// `out[n, r] = w[range.start + r] . x[index[n]]` for every index. `next`: where the caller goes on.

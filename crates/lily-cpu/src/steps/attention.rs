@@ -75,15 +75,15 @@ pub(super) fn mix(device: &mut CpuDevice, layer: usize, projected: &Rows, mixed:
     device.team.run(|worker| {
         // SAFETY: every member has its own scratch.
         let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0].tile };
-        while let Some(taken) = tasks.take(worker.count) {
-            plan.tasks[taken].iter().for_each(|task| pass.run(task, scratch));
+        while let Some(taken) = tasks.take(worker) {
+            plan.tasks[taken.clone()].iter().for_each(|task| pass.run(task, scratch));
         }
         if plan.decoded.is_empty() {
             return;
         }
-        worker.barrier();
-        while let Some(taken) = combines.take(worker.count) {
-            for unit in taken {
+        worker.finish(&tasks);
+        while let Some(taken) = combines.take(worker) {
+            for unit in taken.clone() {
                 let (decoded, head) = (unit / pass.dims.heads_q, unit % pass.dims.heads_q);
                 pass.combine(decoded, plan.decoded[decoded], head);
             }

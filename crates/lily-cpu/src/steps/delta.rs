@@ -19,8 +19,8 @@ pub(super) fn update(device: &mut CpuDevice, layer: usize, projected: &Rows, mix
     device.team.run(|worker| {
         // SAFETY: every member has its own scratch.
         let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0] };
-        while let Some(taken) = units.take(worker.count) {
-            for unit in taken {
+        while let Some(taken) = units.take(worker) {
+            for unit in taken.clone() {
                 let (span, head) = (&spans[unit / dims.heads_k], unit % dims.heads_k);
                 let start = span.slot * layout.slot + mixer.index * layout.layer;
                 let memory = start + layout.layer - dims.heads_v * layout.memory_head + head * group_memory;
