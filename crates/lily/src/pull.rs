@@ -1,5 +1,6 @@
 //! `lily pull`: a checkpoint from the Hugging Face Hub into its ordinary cache, resumed where it stopped.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -62,19 +63,42 @@ fn wanted(name: &str) -> bool {
     NAMES.contains(&name) || (name.ends_with(".safetensors") && !name.contains('/'))
 }
 
+/// Downloads one file, going on where an earlier try stopped.
 fn fetch(api: &ApiRepo, cached: &CacheRepo, name: &str, label: &str) -> anyhow::Result<PathBuf> {
     if let Some(path) = cached.get(name) {
         eprintln!("{label} {name}: already here");
         return Ok(path);
     }
     let bar = Bar::new(format!("{label} {name}"));
-    api.download_with_progress(name, bar).map_err(|error| match error {
-        ApiError::InvalidResume => anyhow::anyhow!(
-            "{name}: the part already here is longer than the file on the Hub; remove the *.sync.part file below {} and pull again",
-            Cache::from_env().path().display()
-        ),
-        other => anyhow::Error::new(other).context(format!("{name}: the download stopped; run the same command again to resume it")),
-    })
+    let mut tries = 0;
+    loop {
+        let path = api.download_with_progress(name, bar.clone()).map_err(|error| match error {
+            ApiError::InvalidResume => anyhow::anyhow!(
+                "{name}: the part already here is longer than the file on the Hub; remove the *.part file below {} and pull again",
+                Cache::from_env().path().display()
+            ),
+            other => anyhow::Error::new(other).context(format!("{name}: the download stopped; run the same command again to resume it")),
+        })?;
+        // The Hub client takes a connection that closed early for the end of the file.
+        let (found, expected) = (fs::metadata(&path)?.len(), bar.expected());
+        if found == expected {
+            return Ok(path);
+        }
+        make_part_again(&path)?;
+        tries += 1;
+        if tries > RETRIES {
+            bail!("{name}: the download stopped after {found} of {expected} bytes; run the same command again to resume it");
+        }
+    }
+}
+
+/// Turns an incomplete file of the cache back into what the Hub client resumes.
+fn make_part_again(path: &Path) -> anyhow::Result<()> {
+    let blob = path.canonicalize()?;
+    if path != blob {
+        fs::remove_file(path)?;
+    }
+    fs::rename(&blob, blob.with_extension("part")).with_context(|| format!("cannot rename {}", blob.display()))
 }
 
 /// Opens what was downloaded and checks every tensor's name, shape and type: a damaged file shows now.
@@ -85,7 +109,8 @@ fn verify(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One file's progress bar. The Hub client starts it anew on each retry.
+/// One file's progress bar. The Hub client starts it anew on each try.
+#[derive(Clone)]
 struct Bar(ProgressBar);
 
 impl Bar {
@@ -95,6 +120,11 @@ impl Bar {
         let bar = ProgressBar::new(0).with_style(style).with_message(label);
         bar.enable_steady_tick(Duration::from_millis(250));
         Bar(bar)
+    }
+
+    /// Bytes of the file on the Hub; 0 before the first answer.
+    fn expected(&self) -> u64 {
+        self.0.length().unwrap_or_default()
     }
 }
 
