@@ -18,9 +18,6 @@ use crate::error::ApiError;
 use crate::service::App;
 use crate::usage::{Clock, Outcome, TokenWait};
 
-/// Makes the constraint of one choice.
-pub(crate) type MakeConstraint = Box<dyn Fn() -> Box<dyn Constraint> + Send + Sync>;
-
 /// What a route asks for, its wire format left behind.
 pub(crate) struct Job {
     pub prompt: Vec<u32>,
@@ -35,7 +32,8 @@ pub(crate) struct Job {
     pub choices: usize,
     /// Otherwise the answer ends before its second tool call.
     pub parallel_tool_calls: bool,
-    pub constraint: Option<MakeConstraint>,
+    /// What each choice is held to; empty: nothing.
+    pub constraints: Vec<Box<dyn Constraint>>,
 }
 
 /// How to read what the model says.
@@ -111,9 +109,9 @@ impl Answers {
     /// one; what was submitted is cancelled then.
     pub fn start(app: &App, record: &Record, jobs: Vec<Job>) -> Result<Self, ApiError> {
         let mut choices = SelectAll::new();
-        for job in jobs {
+        for mut job in jobs {
             for at in 0..job.choices {
-                let answer = Answer::start(app, record, &job, at)?;
+                let answer = Answer::start(app, record, &mut job, at)?;
                 let choice = choices.len();
                 let pieces = unfold(answer, move |mut answer| async move { Some(((choice, answer.next().await?), answer)) });
                 choices.push(Box::pin(pieces) as Pieces);
@@ -158,7 +156,7 @@ struct Answer {
 }
 
 impl Answer {
-    fn start(app: &App, record: &Record, job: &Job, at: usize) -> Result<Self, ApiError> {
+    fn start(app: &App, record: &Record, job: &mut Job, at: usize) -> Result<Self, ApiError> {
         let mut sampling = job.sampling.clone();
         // The same seed gives the same answers again, but not n times the same one.
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(at as u64));
@@ -168,7 +166,7 @@ impl Answer {
             max_tokens: job.max_tokens,
             stop_tokens: app.service.text.eos(),
             logprobs: job.logprobs,
-            constraint: job.constraint.as_ref().map(|make| make()),
+            constraint: job.constraints.pop(),
             keep_at: job.keep_at.clone(),
         })?;
         if at == 0 {

@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use lily_engine::Engine;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -10,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::figures::EngineFigures;
 use crate::service::App;
 use crate::usage::{Outcome, TokenWait};
 
@@ -35,8 +37,9 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub fn new() -> Self {
+    pub fn new(engine: &Engine) -> Self {
         let mut registry = Registry::with_prefix("lily");
+        registry.register_collector(Box::new(EngineFigures(engine.clone())));
         let requests = Family::default();
         registry.register("http_requests", "HTTP requests by route and status (499: the client left first)", requests.clone());
         let answers = Family::default();

@@ -64,7 +64,7 @@ pub(crate) struct Shared {
 
 impl App {
     pub fn new(service: Service, options: ServerOptions) -> Self {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new(&service.engine);
         App(Arc::new(Shared { service, options, metrics, answers: AtomicU64::new(0), started_unix_s: unix_seconds() }))
     }
 

@@ -23,6 +23,8 @@ pub enum Grammar {
     Choice(Vec<String>),
     /// Calls of these tools and nothing else; one call unless `parallel`.
     ToolCalls { tools: Vec<Tool>, parallel: bool },
+    /// Either such calls, or JSON that the schema allows: an agent's turns and its last one.
+    ToolCallsOrJson { tools: Vec<Tool>, parallel: bool, schema: Value },
 }
 
 impl Grammar {
@@ -37,8 +39,16 @@ impl Grammar {
             Grammar::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
             Grammar::Choice(texts) if texts.is_empty() => return Err(TextError::Grammar("a choice of no texts".into())),
             Grammar::Choice(texts) => TopLevelGrammar::from_lark(format!("start: {}", one_of(texts))),
-            Grammar::ToolCalls { tools, .. } if tools.is_empty() => return Err(TextError::Grammar("a call of no tools".into())),
-            Grammar::ToolCalls { tools, parallel } => TopLevelGrammar::from_lark(tool_calls(tools, *parallel, special)?),
+            Grammar::ToolCalls { tools, .. } | Grammar::ToolCallsOrJson { tools, .. } if tools.is_empty() => {
+                return Err(TextError::Grammar("a call of no tools".into()));
+            }
+            Grammar::ToolCalls { tools, parallel } => {
+                TopLevelGrammar::from_lark(format!("start: calls\n{}", tool_calls(tools, *parallel, special)?))
+            }
+            Grammar::ToolCallsOrJson { tools, parallel, schema } => {
+                let calls = tool_calls(tools, *parallel, special)?;
+                TopLevelGrammar::from_lark(format!("start: calls | answer\nanswer: %json {}\n{calls}", one_line(schema.clone())))
+            }
         })
     }
 }
@@ -58,14 +68,14 @@ fn one_line(mut schema: Value) -> Value {
     schema
 }
 
-/// The grammar of the chat format's calls. Parameters come in the schema's order, the required ones all.
+/// The rule `calls`, the chat format's calls. Parameters come in the schema's order, the required ones all.
 fn tool_calls(tools: &[Tool], parallel: bool, special: &SpecialIds) -> Result<String, TextError> {
     let (Some(begin), Some(end)) = (special.tool_call, special.tool_call_end) else {
         return Err(TextError::Grammar("the tokenizer has no <tool_call> tokens".into()));
     };
     let more = if parallel { r#"("\n" call)*"# } else { "" };
     let functions: Vec<String> = (0..tools.len()).map(|n| format!("tool{n}")).collect();
-    let mut grammar = format!("start: call {more}\ncall: <[{begin}]> \"\\n\" ({}) \"\\n\" <[{end}]>\n", functions.join(" | "));
+    let mut grammar = format!("calls: call {more}\ncall: <[{begin}]> \"\\n\" ({}) \"\\n\" <[{end}]>\n", functions.join(" | "));
     grammar.push_str("text[lazy]: /(?s:.*)/ \"\\n</parameter>\\n\"\n");
     for (n, tool) in tools.iter().enumerate() {
         grammar.push_str(&function(n, tool));

@@ -1,16 +1,16 @@
 //! A chat completion request, read and checked; nothing has been rendered or submitted yet.
 
 use lily_engine::Sampling;
-use lily_text::{ChatOptions, Message, OutputOptions, Tool};
+use lily_text::{ChatOptions, Grammar, Message, OutputOptions, Text, Tool};
 use serde_json::{Map, Value};
 
 use super::messages::messages;
 use super::thinking::{Thinking, thinking};
 use super::tools::{ToolChoice, tool_choice, tools};
-use crate::budget::ThinkingBudget;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generate::{Job, MakeConstraint, Reading};
+use crate::format::{self, Form};
+use crate::generate::{Job, Reading};
 use crate::sampling::{self, TOP_LOGPROBS_MAX};
 use crate::service::App;
 
@@ -35,7 +35,6 @@ const KNOWN: &[&str] = &[
     "reasoning_effort",
     "repeat_penalty",
     "repetition_penalty",
-    "response_format",
     "seed",
     "stop",
     "stream",
@@ -68,6 +67,7 @@ pub(crate) struct ChatRequest {
     pub sampling: Sampling,
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
+    pub form: Option<Form>,
     pub logprobs: Option<usize>,
     pub choices: usize,
     pub stream: bool,
@@ -83,7 +83,6 @@ impl ChatRequest {
         fields.string("model")?;
         let tools = tools(&fields)?;
         let tool_choice = tool_choice(&fields, &tools)?;
-        structured(&fields, "response_format")?;
         let Thinking { options, budget } = thinking(&fields, app.service.thinking)?;
         let (stream, include_usage) = sampling::streaming(&fields)?;
         Ok(ChatRequest {
@@ -96,6 +95,7 @@ impl ChatRequest {
             sampling: sampling::sampling(&fields, &app.service.sampling, app.service.text.vocab())?,
             max_tokens: sampling::max_tokens(&fields, &["max_completion_tokens", "max_tokens"])?,
             stop: sampling::stop(&fields, "stop")?,
+            form: format::read(&fields)?,
             logprobs: logprobs(&fields)?,
             choices: sampling::choices(&fields)?,
             stream,
@@ -103,24 +103,20 @@ impl ChatRequest {
         })
     }
 
-    /// Renders the prompt. Long conversations take a while: off the runtime's threads.
+    /// Renders the prompt and compiles what the answer is held to. Both can take a while: off the runtime's
+    /// threads.
     pub async fn job(self, app: &App) -> Result<Job, ApiError> {
-        match &self.tool_choice {
-            ToolChoice::Auto | ToolChoice::None => {}
-            ToolChoice::Required | ToolChoice::Named(_) => {
-                return Err(ApiError::unsupported("tool_choice", "this server cannot force a tool call yet: send auto or none"));
-            }
-        }
+        let text = app.service.text.clone();
+        let rendering = tokio::task::spawn_blocking(move || self.render(&text));
+        rendering.await.map_err(|_| ApiError::internal("rendering the prompt failed"))?
+    }
+
+    fn render(self, text: &Text) -> Result<Job, ApiError> {
+        let form = self.form();
         // Without tools the model is not told of any, and what looks like a call is text.
         let tools = if self.tool_choice == ToolChoice::None { Vec::new() } else { self.tools };
-        let (text, messages, options) = (app.service.text.clone(), self.messages, self.options);
-        let rendering = tokio::task::spawn_blocking(move || (text.prompt(&messages, &tools, &options), tools));
-        let (prompt, tools) = rendering.await.map_err(|_| ApiError::internal("rendering the prompt failed"))?;
-        let prompt = prompt?;
-        let constraint = match self.thinking_budget {
-            Some(budget) if prompt.in_thinking => thinking_budget(app, budget)?,
-            _ => None,
-        };
+        let prompt = text.prompt(&self.messages, &tools, &self.options)?;
+        let constraints = format::constraints(text, form, prompt.in_thinking, self.thinking_budget, self.choices)?;
         Ok(Job {
             prompt: prompt.tokens,
             keep_at: prompt.boundaries,
@@ -130,16 +126,22 @@ impl ChatRequest {
             reading: Reading::Chat(OutputOptions { in_thinking: prompt.in_thinking, tools, stop: self.stop }),
             choices: self.choices,
             parallel_tool_calls: self.parallel_tool_calls,
-            constraint,
+            constraints,
         })
     }
-}
 
-/// Closes the think block after `tokens`; nothing where the model has no such tag.
-fn thinking_budget(app: &App, tokens: usize) -> Result<Option<MakeConstraint>, ApiError> {
-    let Some(end) = app.service.text.special().think_end else { return Ok(None) };
-    let closing = app.service.text.encode("\n</think>\n\n")?;
-    Ok(Some(Box::new(move || Box::new(ThinkingBudget::new(tokens, end, closing.clone())))))
+    /// A call that must be made goes before the form of an answer in words; where calls may be made, the form
+    /// holds for the answer that is none.
+    fn form(&self) -> Option<Form> {
+        let parallel = self.parallel_tool_calls;
+        let must = |tools| Some(Form { path: "tools".to_owned(), grammar: Grammar::ToolCalls { tools, parallel } });
+        match (&self.tool_choice, &self.form) {
+            (ToolChoice::Required, _) => must(self.tools.clone()),
+            (ToolChoice::Named(name), _) => must(self.tools.iter().filter(|tool| tool.name == *name).cloned().collect()),
+            (ToolChoice::Auto, Some(form)) if !self.tools.is_empty() => Some(form.or_calls(self.tools.clone(), parallel)),
+            (ToolChoice::Auto | ToolChoice::None, form) => form.clone(),
+        }
+    }
 }
 
 /// `logprobs: true` with `top_logprobs` alternatives.
@@ -151,25 +153,9 @@ fn logprobs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// A format of the answer: `response_format`, or `format` inside the Responses API's `text`.
-pub(crate) fn structured(fields: &Fields<'_>, name: &str) -> Result<(), ApiError> {
-    let path = fields.at(name);
-    let Some(map) = fields.map(name)? else { return Ok(()) };
-    let format = Fields::new(&path, map);
-    match format.string("type")? {
-        None | Some("text") => Ok(()),
-        Some(kind @ ("json_object" | "json_schema")) => {
-            Err(ApiError::unsupported(format.at("type"), format!("this server cannot constrain answers to {kind} yet")))
-        }
-        Some(other) => {
-            Err(ApiError::field(format.at("type"), format!("expected text, json_object or json_schema, found the string {other:?}")))
-        }
-    }
-}
-
 /// Fields that nobody reads are no error: clients send many.
 pub(crate) fn log_unknown(fields: &Fields<'_>, known: &[&str]) {
-    let unknown: Vec<&str> = fields.names().filter(|name| !known.contains(name)).collect();
+    let unknown: Vec<&str> = fields.names().filter(|name| !known.contains(name) && !format::FIELDS.contains(name)).collect();
     if !unknown.is_empty() {
         tracing::debug!(?unknown, "fields that this server does not know were ignored");
     }

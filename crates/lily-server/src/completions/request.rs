@@ -1,11 +1,13 @@
 //! A text completion request, read and checked.
 
 use lily_engine::Sampling;
+use lily_text::Text;
 use serde_json::{Map, Value};
 
 use crate::chat::request::log_unknown;
 use crate::error::ApiError;
 use crate::fields::{Fields, mismatch};
+use crate::format::{self, Form};
 use crate::generate::{Job, Reading};
 use crate::sampling::{self, TOP_LOGPROBS_MAX, token_ids};
 use crate::service::App;
@@ -52,6 +54,7 @@ pub(crate) struct CompletionRequest {
     pub sampling: Sampling,
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
+    pub form: Option<Form>,
     pub logprobs: Option<usize>,
     /// Answers per prompt.
     pub choices: usize,
@@ -84,6 +87,7 @@ impl CompletionRequest {
             sampling: sampling::sampling(&fields, &app.service.sampling, app.service.text.vocab())?,
             max_tokens: sampling::max_tokens(&fields, &["max_tokens", "max_completion_tokens"])?,
             stop: sampling::stop(&fields, "stop")?,
+            form: format::read(&fields)?,
             logprobs,
             choices,
             echo,
@@ -95,32 +99,31 @@ impl CompletionRequest {
     /// One job per prompt, and each prompt's text where it is to be echoed.
     pub async fn jobs(self, app: &App) -> Result<(Vec<Job>, Vec<String>), ApiError> {
         let text = app.service.text.clone();
-        let (prompts, echo) = (self.prompts, self.echo);
-        let encoding = tokio::task::spawn_blocking(move || {
-            let encode = |source: PromptSource| {
-                let tokens = match source {
-                    PromptSource::Text(content) => text.encode(&content)?,
-                    PromptSource::Tokens(tokens) => tokens,
-                };
-                let echoed = if echo { text.decode(&tokens)? } else { String::new() };
-                Ok((tokens, echoed))
+        let encoding = tokio::task::spawn_blocking(move || self.encode(&text));
+        encoding.await.map_err(|_| ApiError::internal("encoding the prompt failed"))?
+    }
+
+    fn encode(self, text: &Text) -> Result<(Vec<Job>, Vec<String>), ApiError> {
+        let (mut jobs, mut echoes) = (Vec::new(), Vec::new());
+        for source in self.prompts {
+            let prompt = match source {
+                PromptSource::Text(content) => text.encode(&content)?,
+                PromptSource::Tokens(tokens) => tokens,
             };
-            prompts.into_iter().map(encode).collect::<Result<Vec<_>, lily_text::TextError>>()
-        });
-        let encoded = encoding.await.map_err(|_| ApiError::internal("encoding the prompt failed"))??;
-        let (prompts, echoes): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
-        let job = |prompt| Job {
-            prompt,
-            keep_at: Vec::new(),
-            sampling: self.sampling.clone(),
-            max_tokens: self.max_tokens,
-            logprobs: self.logprobs,
-            reading: Reading::Raw { stop: self.stop.clone() },
-            choices: self.choices,
-            parallel_tool_calls: true,
-            constraint: None,
-        };
-        Ok((prompts.into_iter().map(job).collect(), echoes))
+            echoes.push(if self.echo { text.decode(&prompt)? } else { String::new() });
+            jobs.push(Job {
+                prompt,
+                keep_at: Vec::new(),
+                sampling: self.sampling.clone(),
+                max_tokens: self.max_tokens,
+                logprobs: self.logprobs,
+                reading: Reading::Raw { stop: self.stop.clone() },
+                choices: self.choices,
+                parallel_tool_calls: true,
+                constraints: format::constraints(text, self.form.clone(), false, None, self.choices)?,
+            });
+        }
+        Ok((jobs, echoes))
     }
 }
 

@@ -4,11 +4,12 @@ use lily_text::{Message, Role, Tool, ToolCall};
 use serde_json::{Map, Value};
 
 use crate::chat::messages::{arguments, content, role, without_billing_header};
-use crate::chat::request::{ChatRequest, log_unknown, structured};
+use crate::chat::request::{ChatRequest, log_unknown};
 use crate::chat::thinking::{Thinking, thinking};
 use crate::chat::tools::{tool, tool_choice};
 use crate::error::ApiError;
 use crate::fields::{Fields, mismatch};
+use crate::format::{Form, response_format};
 use crate::sampling;
 use crate::service::App;
 
@@ -44,6 +45,7 @@ pub(super) fn read(body: &Map<String, Value>, app: &App) -> Result<ChatRequest, 
     log_unknown(&fields, KNOWN);
     fields.string("model")?;
     stateless(&fields)?;
+    let form = text_format(&fields)?;
     let tools = tools(&fields)?;
     let tool_choice = tool_choice(&fields, &tools)?;
     let Thinking { options, budget } = thinking(&fields, app.service.thinking)?;
@@ -57,6 +59,7 @@ pub(super) fn read(body: &Map<String, Value>, app: &App) -> Result<ChatRequest, 
         sampling: sampling::sampling(&fields, &app.service.sampling, app.service.text.vocab())?,
         max_tokens: sampling::max_tokens(&fields, &["max_output_tokens"])?,
         stop: Vec::new(),
+        form,
         logprobs: None,
         choices: 1,
         stream: fields.bool("stream")?.unwrap_or(false),
@@ -74,7 +77,7 @@ fn stateless(fields: &Fields<'_>) -> Result<(), ApiError> {
     if fields.bool("background")?.unwrap_or(false) {
         return Err(ApiError::unsupported("background", "this server stores no responses: stream the answer or wait for it"));
     }
-    text_format(fields)
+    Ok(())
 }
 
 /// Tools that OpenAI's own servers run are not there; the model is not told of them.
@@ -179,8 +182,8 @@ fn reasoning_text(fields: &Fields<'_>) -> Result<String, ApiError> {
 }
 
 /// `text.format` is what chat completions call `response_format`.
-fn text_format(fields: &Fields<'_>) -> Result<(), ApiError> {
+fn text_format(fields: &Fields<'_>) -> Result<Option<Form>, ApiError> {
     let path = fields.at("text");
-    let Some(map) = fields.map("text")? else { return Ok(()) };
-    structured(&Fields::new(&path, map), "format")
+    let Some(map) = fields.map("text")? else { return Ok(None) };
+    response_format(&Fields::new(&path, map), "format")
 }

@@ -18,3 +18,4 @@ mod requests;
 mod responses;
 mod routes;
 mod sampling;
+mod structured;

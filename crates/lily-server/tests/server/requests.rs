@@ -241,7 +241,7 @@ async fn refused_in_clear_words() {
         (
             json!({"response_format": {"type": "yaml"}}),
             "response_format.type",
-            "response_format.type: expected text, json_object or json_schema, found the string \"yaml\"",
+            "response_format.type: expected text, json_object, json_schema, regex or grammar, found the string \"yaml\"",
         ),
         (
             json!({"enable_thinking": true, "reasoning_effort": "none"}),

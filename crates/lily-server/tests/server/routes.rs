@@ -84,6 +84,10 @@ async fn metrics() {
         "lily_answers_total{reason=\"stop\"} 2",
         "lily_time_to_first_token_seconds_count 2",
         "lily_inter_token_seconds_count 4",
+        "lily_requests_submitted_total 2",
+        "lily_generated_tokens_total 6",
+        "lily_cache_lookups_total{result=\"miss_empty\"} 2",
+        "lily_requests_waiting 0",
     ] {
         assert!(metrics.text.lines().any(|found| found == line), "{line} in\n{}", metrics.text);
     }
