@@ -70,7 +70,7 @@ fn options(dice: &mut Dice) -> OutputOptions {
 #[test]
 fn fragments_in_any_order() {
     let mut dice = Dice::new(11);
-    for round in 0..3000 {
+    for round in 0..1200 {
         let length = 1 + dice.below(24);
         let text: String = (0..length).map(|_| dice.pick(&FRAGMENTS)).collect();
         answer_of(&script(&text), &options(&mut dice), &format!("round {round}: {text}"));
@@ -84,7 +84,7 @@ fn damaged_calls() {
                  <parameter=mode>\n7\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n\
                  </parameter>\n</function>\n</tool_call>";
     let mut dice = Dice::new(12);
-    for round in 0..2000 {
+    for round in 0..800 {
         let mut text = whole.to_owned();
         for _ in 0..1 + dice.below(3) {
             let places: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
@@ -104,7 +104,7 @@ fn random_tokens() {
     let mut dice = Dice::new(13);
     let special = nano().special();
     let tags = [special.think, special.think_end, special.tool_call, special.tool_call_end].map(|tag| tag.expect("a tag"));
-    for _ in 0..3000 {
+    for _ in 0..1200 {
         let length = dice.below(60);
         let token = |dice: &mut Dice| if dice.below(6) == 0 { tags[dice.below(4)] } else { dice.below(nano().vocab() + 50) as u32 };
         let tokens: Vec<u32> = (0..length).map(|_| token(&mut dice)).collect();
@@ -119,7 +119,7 @@ fn random_tokens() {
 fn random_bytes() {
     let mut dice = Dice::new(14);
     let starts: [&[u8]; 8] = [b"\xF0\x9F", b"\xE2\x82", b"\xC3", b"\x80", b"\xFF", b"a", b"\xF0\x9F\x98\x80", b"\xED\xA0"];
-    for round in 0..3000 {
+    for round in 0..1200 {
         let mut bytes = b"x".to_vec();
         for _ in 0..dice.below(12) {
             match dice.below(3) {
@@ -137,7 +137,7 @@ fn random_bytes() {
 #[test]
 fn words_survive() {
     let mut dice = Dice::new(15);
-    for round in 0..2000 {
+    for round in 0..800 {
         let mut words = Vec::new();
         let mut text = String::new();
         for n in 0..1 + dice.below(16) {

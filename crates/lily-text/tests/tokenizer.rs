@@ -30,6 +30,16 @@ fn text_survives_the_round_trip() {
     }
 }
 
+/// A pre-tokenizer that backtracks could give up on these.
+#[test]
+fn long_runs_encode() {
+    for unit in [" ", "\n", "a", "7", "!", "\t ", "漢", " \n", "\u{301}"] {
+        let text = format!("{}x", unit.repeat(20_000));
+        let tokens = nano().encode(&text).expect("it encodes");
+        assert_eq!(nano().decode(&tokens).expect("it decodes"), text);
+    }
+}
+
 #[test]
 fn special_tokens_are_found_in_text() {
     let special = nano().special();

@@ -193,6 +193,10 @@ fn values_are_free_text() {
         check(&text, "", &[("write_file", json!({"text": plain, "path": "a.txt"}))]);
         check(&last, "", &[("write_file", json!({"text": plain}))]);
     }
+    // An example that one value leaves open is forgotten with the next.
+    let text = "<tool_call>\n<function=write_file>\n<parameter=text>\nsee <function= there\n</parameter>\n<parameter=path>\na.txt\n\
+                </parameter>\n</function>\n</tool_call>\nDone.";
+    check(text, "Done.", &[("write_file", json!({"text": "see <function= there", "path": "a.txt"}))]);
 }
 
 #[test]
