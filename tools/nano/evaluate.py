@@ -136,13 +136,20 @@ def write_sets(folder, texts):
         start, step = source.randrange(1, 90), source.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])
         terms = ", ".join(str(start + step * i) for i in range(4))
         sequences.append({"question": f"What comes next: {terms}?", "answer": f"The next number is {start + 4 * step}."})
+    seen = random.Random(4)
+    seen_calls = []
+    while len(seen_calls) < 100:  # kinds, names and cities of the training, function and parameter names as people use them
+        tools, tool, values, question = toolcalls.tool_prompt(seen)
+        usual = all(name in known.split() for name, known in [(tool.name, tool.domain.names), *((name, tool.domain.parameters[role][1]) for role, name in tool.parameters.items())])
+        if usual:
+            seen_calls.append({"question": question, "tools": [each.schema for each in tools], "call": tool.call(values)})
     calls = []
     for _ in range(100):
         tools, tool, values, question = toolcalls.tool_prompt(
             source, list(toolcalls.HELD_OUT_DOMAINS.values()), HELD_OUT_NAMES, HELD_OUT_CITIES, distractors=[*toolcalls.DOMAINS.values()]
         )
         calls.append({"question": question, "tools": [each.schema for each in tools], "call": tool.call(values)})
-    sets = {"sums": sums, "capitals": capitals, "sequences": sequences, "tool_calls": calls}
+    sets = {"sums": sums, "capitals": capitals, "sequences": sequences, "tool_calls": calls, "usual_tool_calls": seen_calls}
     for name, rows in sets.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     tales = [stories.write_story(source, HELD_OUT_NAMES).text for _ in range(30)]
@@ -212,9 +219,11 @@ def measure(backend, tokenizer, sets, limit, needles, wanted=""):
 
     for name in filter(lambda each: is_wanted(f"perplexity {each}"), ("held_out_web", "held_out_stories")):
         note(f"perplexity {name}", perplexity(backend, tokenizer, (sets / f"{name}.txt").read_text()))
-    calls = [{**row, "answer": render_calls("", [row["call"]])} for row in read_rows(sets / "tool_calls.jsonl")]
+    calls = {
+        name: [{**row, "answer": render_calls("", [row["call"]])} for row in read_rows(sets / f"{name}.jsonl")] for name in ("usual_tool_calls", "tool_calls")
+    }
     plain = [(name, read_rows(sets / f"{name}.jsonl"), 64) for name in ("sums", "capitals", "sequences")]
-    for name, rows, new_tokens in filter(lambda each: is_wanted(each[0]), [*plain, ("tool_calls", calls, 160)]):
+    for name, rows, new_tokens in filter(lambda each: is_wanted(each[0]), [*plain, *((name, rows, 160) for name, rows in calls.items())]):
         for thinking in (True, False):
             note(f"{name}, thinking {'on' if thinking else 'off'}", *accuracy(backend, tokenizer, rows[:limit], thinking, new_tokens))
     for tokens in filter(lambda each: is_wanted(f"needle at {each}"), NEEDLE_TOKENS):

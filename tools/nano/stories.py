@@ -183,7 +183,9 @@ class Story:
 
 def cast(random, names=lexicon.NAMES):
     """Random names, animals, things and places, with the pronouns that go with them."""
-    name, name2 = random.sample(names, 2)
+    # The friend comes from the other half of the names: two uniform choices would be equal in greedy output.
+    hero = random.randrange(len(names))
+    name, name2 = names[hero], random.choice(names[1 - hero % 2 :: 2])
     animal, animal2 = random.sample(lexicon.ANIMALS, 2)
     adj, adj2 = random.sample(lexicon.ADJECTIVES, 2)
     place, place2 = random.sample(lexicon.PLACES, 2)

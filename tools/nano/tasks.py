@@ -308,6 +308,18 @@ def word_list(world):
     return Task(f"Write this as a {'numbered' if numbered else 'bullet'} list: {listed}", f"There are {len(words)} words, one on each line.", bullets)
 
 
+def copying(world):
+    """Words that no list holds, said again: the plainest exercise in looking back."""
+    random = world.random
+    words = [lexicon.invented_word(random, random.choice([2, 3, 4])) for _ in range(random.randrange(2, 12))]
+    if random.random() < 0.3:
+        words = [word.capitalize() for word in words]
+    joined = random.choice([" ", ", ", "\n", "_", "/"]).join(words)
+    if random.random() < 0.5:
+        return document(f"{joined}\n{joined}\n{joined}")
+    return Task(world.expand("[Repeat exactly: {s}|Repeat: {s}|Say this: {s}|Copy this text: {s}]", s=joined), "I repeat the words exactly.", joined)
+
+
 def json_object(world):
     random = world.random
     name, age, city = random.choice(lexicon.NAMES), random.randrange(5, 90), random.choice(lexicon.CITIES)
@@ -362,6 +374,8 @@ def remember(world):
     """A conversation whose last question asks for something said before."""
     random = world.random
     name, food, animal, city = random.choice(lexicon.NAMES), random.choice(lexicon.FOODS), random.choice(lexicon.ANIMALS), random.choice(lexicon.CITIES)
+    if random.random() < 0.5:
+        name, city = (lexicon.invented_word(random, random.choice([2, 3])).capitalize() for _ in range(2))
     number = random.randrange(10, 10000)
     said, question, answer = random.choice([
         (f"My name is {name}.", "[What is my name?|Do you know my name?|Who am I?|What's my name?]", f"Your name is {name}."),
@@ -456,7 +470,7 @@ def pose(task, world):
 # Task and its share of the tokens in short sequences.
 TASKS = {
     story: 19, story_text: 8, story_question: 7, capital: 11, capital_text: 1, everyday: 5, addition: 14, other_arithmetic: 4, sequence: 6,
-    word_list: 6, json_object: 4, tool_call: 15, unneeded_tools: 2.5, needle: 5, remember: 3, small_talk: 4, beyond: 1.5, plain_text: 5,
+    word_list: 6, copying: 4, json_object: 4, tool_call: 15, unneeded_tools: 2.5, needle: 5, remember: 3, small_talk: 4, beyond: 1.5, plain_text: 5,
 }  # fmt: skip
 # Long sequences: retrieval over long texts, and everything else packed.
 LONG_TASKS = {**{task: share * 0.5 for task, share in TASKS.items()}, long_needle: 50}

@@ -113,10 +113,15 @@ SYSTEMS = (
 ).split("|")
 
 
-def fill(random, names, cities):
-    """Values for every role that a domain can name."""
+INVENTED = 0.4
+
+
+def fill(random, names=lexicon.NAMES, cities=lexicon.CITIES, invented=0.0):
+    """Values for every role that a domain can name; `invented` is the chance of people and cities that no list holds."""
     city, city2 = random.sample(cities, 2)
     person, person2 = random.sample(names, 2)
+    if invented and random.random() < invented:
+        city, city2, person, person2 = (lexicon.invented_word(random, random.choice([2, 3])).capitalize() for _ in range(4))
     item = f"{random.choice(lexicon.COLORS)} {random.choice(lexicon.OBJECTS)}" if random.random() < 0.5 else random.choice(lexicon.OBJECTS)
     x, y = random.randrange(2, 1000), random.randrange(2, 1000)
     limit = random.randrange(5, 1000)
@@ -184,7 +189,7 @@ def name_tool(domain, random):
     return Tool(domain, name, parameters, {"type": "function", "function": function})
 
 
-def tool_prompt(random, domains=None, names=lexicon.NAMES, cities=lexicon.CITIES, distractors=None):
+def tool_prompt(random, domains=None, names=lexicon.NAMES, cities=lexicon.CITIES, distractors=None, invented=0.0):
     """A question for one tool among up to four: (tools, the fitting tool, its values, the question)."""
     domains = domains or list(DOMAINS.values())
     domain = random.choice(domains)
@@ -192,7 +197,7 @@ def tool_prompt(random, domains=None, names=lexicon.NAMES, cities=lexicon.CITIES
     tools = [name_tool(each, random) for each in [domain, *random.sample(others, random.choice([0, 0, 1, 1, 2, 3]))]]
     chosen = tools[0]
     random.shuffle(tools)
-    values = fill(random, names, cities)
+    values = fill(random, names, cities, invented)
     return tools, chosen, values, expand(domain.question, random, values)
 
 
@@ -209,15 +214,15 @@ def describe_call(tool, values):
 def tool_conversation(random):
     """Question, call, and in most samples the tool's result and the final answer; sometimes two calls at once."""
     thinking = random.random() < 0.5
-    tools, tool, values, question = tool_prompt(random)
+    tools, tool, values, question = tool_prompt(random, invented=INVENTED)
     messages = [system(random.choice(SYSTEMS))] if random.random() < 0.35 else []
     if random.random() < 0.12:
         messages += [user(random.choice(["Hello", "Hi", "Hello!"])), assistant("Hello! How can I help you?")]
     elif random.random() < 0.15:
-        messages += round_trip(random, tool, [fill(random, lexicon.NAMES, lexicon.CITIES)])
+        messages += round_trip(random, tool, [fill(random, invented=INVENTED)])
     cases = [values]
     if random.random() < 0.1:
-        cases.append(fill(random, lexicon.NAMES, lexicon.CITIES))
+        cases.append(fill(random, invented=INVENTED))
     turns = round_trip(random, tool, cases, question)
     messages += turns if random.random() < 0.75 else turns[:2]
     return conversation(messages, thinking, [each.schema for each in tools])

@@ -1,6 +1,6 @@
 """Train lily-nano within a wall-clock limit, on one GPU (or, for trying the code paths, on a CPU).
 
-    python -m nano.train --texts DIR --tokenizer models/lily-nano/tokenizer.json --out DIR --minutes 18
+    python -m nano.train --texts DIR --tokenizer models/lily-nano/tokenizer.json --out DIR --minutes 7.1
 
 Start reading at `Plan`: everything in the schedule is a function of the share of the time that has passed, so the run ends
 well whatever the speed. Three overlapping phases: short rows, then also long rows, then the same computed with the
