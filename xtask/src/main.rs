@@ -1,5 +1,6 @@
 //! Developer tasks. `cargo xtask check` is what CI runs after the tests.
 
+mod sdk;
 mod shell;
 mod tidy;
 
@@ -27,7 +28,7 @@ fn main() -> anyhow::Result<()> {
         "lint" => lint(),
         "doc" => doc(),
         "tidy" => tidy::tidy(),
-        "sdk" => shell::run("python3", &["tools/sdk_tests/run.py", "--serve"], &[]),
+        "sdk" => sdk::sdk(),
         "" | "help" | "--help" => {
             println!("{HELP}");
             Ok(())

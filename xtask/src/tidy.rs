@@ -42,7 +42,12 @@ fn check(name: &str, text: &str, faults: &mut Vec<String>) {
             faults.push(format!("{place}: trailing white space"));
         }
         let environment = ["std::env::var", "env::var("].iter().any(|call| line.contains(call));
-        if environment && name.ends_with(".rs") && !name.starts_with("xtask/") && name != "crates/lily/src/cli.rs" && !name.contains("/tests/") {
+        if environment
+            && name.ends_with(".rs")
+            && !name.starts_with("xtask/")
+            && name != "crates/lily/src/cli.rs"
+            && !name.contains("/tests/")
+        {
             faults.push(format!("{place}: reads the environment; flags of crates/lily/src/cli.rs are the only switches"));
         }
     }
@@ -51,7 +56,8 @@ fn check(name: &str, text: &str, faults: &mut Vec<String>) {
 /// Every Rust, Python and Metal source of the project.
 fn sources() -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    let mut folders: Vec<PathBuf> = ["crates", "xtask", "tools", "kernels"].iter().map(|dir| root().join(dir)).filter(|dir| dir.is_dir()).collect();
+    let mut folders: Vec<PathBuf> =
+        ["crates", "xtask", "tools", "kernels"].iter().map(|dir| root().join(dir)).filter(|dir| dir.is_dir()).collect();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();

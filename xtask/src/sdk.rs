@@ -1,0 +1,74 @@
+//! Real clients against a real server: the openai and anthropic Python packages talk to `lily serve`.
+//!
+//! The packages go into a virtual environment under `target/`; nothing else is installed.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use crate::shell::{cargo, root, run};
+
+/// Versions that the checks were last run with.
+const PACKAGES: [&str; 2] = ["openai==3.57.0", "anthropic==2.14.0"];
+const SCRIPTS: [&str; 2] = ["tools/sdk_tests/run.py", "tools/sdk_tests/run_anthropic.py"];
+
+pub fn sdk() -> anyhow::Result<()> {
+    cargo(&["build", "--package", "lily"], &[])?;
+    let python = environment()?;
+    let server = Server::start(&root().join("target/debug/lily"))?;
+    for script in SCRIPTS {
+        run(&python.display().to_string(), &[script, "--url", &server.url], &[])?;
+    }
+    Ok(())
+}
+
+/// The virtual environment's Python, with the packages.
+fn environment() -> anyhow::Result<PathBuf> {
+    let folder = root().join("target/sdk");
+    let python = folder.join("bin/python");
+    let stamp = folder.join(PACKAGES.join("+"));
+    if !stamp.is_file() {
+        run("python3", &["-m", "venv", &folder.display().to_string()], &[])
+            .context("a virtual environment could not be made; on Debian it needs the package python3-venv")?;
+        run(&python.display().to_string(), &[&["-m", "pip", "install", "--quiet"], &PACKAGES[..]].concat(), &[])?;
+        std::fs::write(stamp, "")?;
+    }
+    Ok(python)
+}
+
+/// A server on a free port, stopped when dropped.
+struct Server {
+    process: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(program: &Path) -> anyhow::Result<Self> {
+        let mut process = Command::new(program)
+            .args(["serve", "--port", "0"])
+            .env_remove("RUST_LOG")
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let mut lines = BufReader::new(process.stderr.take().expect("standard error is piped")).lines();
+        while let Some(line) = lines.next().transpose()? {
+            if let Some((_, address)) = line.split_once("http://") {
+                let url = format!("http://{}", address.trim_end_matches("/v1"));
+                // Its log must be read on, or the server would block on a full pipe.
+                std::thread::spawn(move || lines.for_each(drop));
+                return Ok(Server { process, url });
+            }
+        }
+        let _ = process.kill();
+        bail!("the server ended before it listened");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
