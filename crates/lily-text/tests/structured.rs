@@ -217,3 +217,18 @@ fn forced_tool_calls_parse() {
     assert!(!accepts(&both, "Let me see."));
     assert!(!accepts(&both, &call.replace("get_weather", "other")));
 }
+
+/// An agent with a form for its last answer: calls on the way, JSON at the end, nothing else.
+#[test]
+fn calls_or_json() {
+    let schema =
+        json!({"type": "object", "properties": {"done": {"type": "boolean"}}, "required": ["done"], "additionalProperties": false});
+    let either = Grammar::ToolCallsOrJson { tools: vec![weather()], parallel: true, schema };
+    let call = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>";
+    assert!(accepts(&either, call));
+    assert!(accepts(&either, &format!("{call}\n{call}")));
+    assert!(accepts(&either, "{\"done\": true}"));
+    for wrong in ["{\"done\": 1}", "Paris", &format!("{call}\n{{\"done\": true}}"), "«<tool_call>»"] {
+        assert!(!accepts(&either, wrong), "{wrong}");
+    }
+}
