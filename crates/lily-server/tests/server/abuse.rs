@@ -169,3 +169,19 @@ async fn a_storm_of_leaving_clients() {
     assert_eq!(reply.json()["choices"][0]["message"]["content"], "one two three four five six");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_client_that_never_reads_holds_no_slot() {
+    let server = TestServer::start().await;
+    let long = "word after word ".repeat(300);
+    server.says("long", &[&long]);
+    let body = json!({"messages": [{"role": "user", "content": "long"}], "enable_thinking": false, "stream": true}).to_string();
+    let mut connection = server.client().connect().await;
+    connection.write_all(format!("{HEAD}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await.unwrap();
+    while server.engine.stats().finished_stop == 0 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(server.engine.stats().slots_used, 0);
+    drop(connection);
+    server.stop().await;
+}

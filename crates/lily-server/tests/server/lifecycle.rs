@@ -52,6 +52,16 @@ async fn headers_and_signs_of_life_before_the_first_token() {
         let alive: Value = serde_json::from_str(&stream.next().await.unwrap()).unwrap();
         assert_eq!(alive["choices"], json!([{"index": 0, "delta": {}, "logprobs": null, "finish_reason": null}]));
     }
+    let ask = json!({"messages": [{"role": "user", "content": "slow"}], "stream": true});
+    let mut anthropic = server.client().stream("/v1/messages", &ask).await;
+    let alive = [anthropic.next().await.unwrap(), anthropic.next().await.unwrap(), anthropic.next().await.unwrap()];
+    assert!(alive[0].contains("message_start") && alive[1..] == ["{\"type\":\"ping\"}", "{\"type\":\"ping\"}"], "{alive:?}");
+    let mut responses = server.client().stream("/v1/responses", &json!({"input": "slow", "stream": true})).await;
+    for number in 0..4 {
+        let event: Value = serde_json::from_str(&responses.next().await.unwrap()).unwrap();
+        let name = if number == 0 { "response.created" } else { "response.in_progress" };
+        assert_eq!((&event["type"], &event["sequence_number"]), (&json!(name), &json!(number)));
+    }
     let mut raw = server.client().stream("/v1/completions", &json!({"prompt": "hello", "stream": true})).await;
     let alive: Value = serde_json::from_str(&raw.next().await.unwrap()).unwrap();
     assert_eq!(alive["choices"], json!([{"text": "", "index": 0, "logprobs": null, "finish_reason": null}]));
@@ -102,6 +112,17 @@ async fn a_failing_device() {
     let events = server.client().chat(&request("breaks", true)).await.events();
     let error = &events.last().unwrap()["error"];
     assert_eq!((&error["message"], &error["code"]), (&json!("device: the scripted failure"), &json!("engine_error")));
+    let message = |key: &str| json!({"messages": [{"role": "user", "content": key}], "max_tokens": 9, "stream": true});
+    let anthropic = server.client().post("/v1/messages", &message("breaks")).await.text;
+    let end =
+        "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"device: the scripted failure\"}}\n\n";
+    assert!(anthropic.ends_with(end), "{anthropic}");
+    let ask = json!({"input": "breaks", "reasoning": {"effort": "none"}, "stream": true});
+    let responses = server.client().post("/v1/responses", &ask).await.text;
+    let (name, data) = responses.trim_end().rsplit_once("event: ").unwrap().1.split_once("\ndata: ").unwrap();
+    let failed: Value = serde_json::from_str(data).unwrap();
+    assert_eq!((name, &failed["response"]["status"]), ("response.failed", &json!("failed")));
+    assert_eq!(failed["response"]["error"]["message"], "device: the scripted failure");
     let fine = server.client().chat(&request("works", false)).await;
     assert_eq!(fine.json()["choices"][0]["message"]["content"], "fine", "others are not affected");
     server.stop().await;

@@ -14,6 +14,7 @@ mod anthropic;
 mod chat;
 mod completions;
 mod lifecycle;
+mod mutations;
 mod requests;
 mod responses;
 mod routes;
