@@ -2,7 +2,7 @@
 //! `cargo bench -p lily-cpu --bench matrix -- [gemv|gemm|experts] [--isa NAME] [--threads N]`.
 //!
 //! Decode is bound by the weights' bytes: GB/s beside the read bandwidth. Prefill is bound by the
-//! multiply rate: GFLOP/s (2 * rows * outputs * inputs). Each line gives the rate by processor time, which
+//! multiply rate: GFLOP/s (2 * rows * outputs * inputs) beside that of the bare instructions in registers. Each line gives the rate by processor time, which
 //! other jobs on the cores disturb little, the best sample by the clock, and the share of the clock that the
 //! threads got; on idle cores the share is about 100 % and the two rates agree.
 
@@ -30,13 +30,17 @@ fn main() {
     if wants("gemv") {
         let bandwidth = read_bandwidth(&mut team);
         gemv(&mut team, isa, bandwidth);
+        router(&mut team, isa, bandwidth);
         decode_experts(&mut team, isa, bandwidth);
     }
-    if wants("gemm") {
-        gemm(&mut team, isa);
-    }
-    if wants("experts") {
-        prefill_experts(&mut team, isa);
+    if wants("gemm") || wants("experts") {
+        let ceiling = multiply_ceiling(&mut team, isa);
+        if wants("gemm") {
+            gemm(&mut team, isa, ceiling);
+        }
+        if wants("experts") {
+            prefill_experts(&mut team, isa, ceiling);
+        }
     }
 }
 
@@ -100,6 +104,68 @@ fn read_bandwidth(team: &mut Team) -> f64 {
     });
     timing.line("read bandwidth", SWEEP_BYTES as f64, "GB/s", None);
     SWEEP_BYTES as f64 / timing.busy * 1e-9
+}
+
+/// The multiply instructions alone, operands in registers: GFLOP/s by processor time with one plane of
+/// activations; two planes can reach half. `None` where no such loop is written.
+fn multiply_ceiling(team: &mut Team, isa: Isa) -> Option<f64> {
+    const STEPS: usize = 1_000_000;
+    let (bare, products): (fn(usize), usize) = match isa {
+        // Products of a step: instructions times vector bytes.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => (bare_avx2, 6 * 32),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => (bare_avx512, 8 * 64),
+        _ => return None,
+    };
+    let work = (2 * products * STEPS * 8) as f64;
+    let timing = measure(team.count(), || team.for_each_chunk(8, 1, |range| range.for_each(|_| bare(STEPS))));
+    timing.line("multiply instructions alone, I8", work, "GFLOP/s", None);
+    Some(work / timing.busy * 1e-9)
+}
+
+/// Six products of bytes and six 16-bit additions a step.
+#[cfg(target_arch = "x86_64")]
+fn bare_avx2(steps: usize) {
+    // SAFETY: registers only; called where AVX2 was found.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "vpmaddubsw ymm0, ymm14, ymm15", "vpaddw ymm6, ymm6, ymm0", "vpmaddubsw ymm1, ymm14, ymm15", "vpaddw ymm7, ymm7, ymm1",
+            "vpmaddubsw ymm2, ymm14, ymm15", "vpaddw ymm8, ymm8, ymm2", "vpmaddubsw ymm3, ymm14, ymm15", "vpaddw ymm9, ymm9, ymm3",
+            "vpmaddubsw ymm4, ymm14, ymm15", "vpaddw ymm10, ymm10, ymm4", "vpmaddubsw ymm5, ymm14, ymm15", "vpaddw ymm11, ymm11, ymm5",
+            "dec {steps}",
+            "jnz 2b",
+            steps = inout(reg) steps => _,
+            out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _, out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _,
+            out("ymm8") _, out("ymm9") _, out("ymm10") _, out("ymm11") _, out("ymm14") _, out("ymm15") _,
+            options(nomem, nostack)
+        );
+    }
+}
+
+/// Eight multiply-and-adds a step.
+#[cfg(target_arch = "x86_64")]
+fn bare_avx512(steps: usize) {
+    // SAFETY: registers only; called where AVX-512 VNNI was found.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "vpdpbusd zmm0, zmm14, zmm15", "vpdpbusd zmm1, zmm14, zmm15", "vpdpbusd zmm2, zmm14, zmm15", "vpdpbusd zmm3, zmm14, zmm15",
+            "vpdpbusd zmm4, zmm14, zmm15", "vpdpbusd zmm5, zmm14, zmm15", "vpdpbusd zmm6, zmm14, zmm15", "vpdpbusd zmm7, zmm14, zmm15",
+            "dec {steps}",
+            "jnz 2b",
+            steps = inout(reg) steps => _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm14") _, out("xmm15") _,
+            options(nomem, nostack)
+        );
+    }
+}
+
+/// The ceiling for a precision.
+fn bound(ceiling: Option<f64>, activations: Activations) -> Option<f64> {
+    ceiling.map(|ceiling| ceiling / activations.planes().max(1) as f64)
 }
 
 fn random_bytes(count: usize, seed: u64) -> Vec<u8> {
@@ -190,6 +256,31 @@ fn gemv(team: &mut Team, isa: Isa, bandwidth: f64) {
     }
 }
 
+/// The router and the shared expert's gate: 8 bits, through the float path.
+fn router(team: &mut Team, isa: Isa, bandwidth: f64) {
+    let (rows, cols) = (257, 2048);
+    let bytes = rows * cols + rows * cols / 16;
+    let routers: Vec<PackedMatrix> = (0..SWEEP_BYTES / 4 / bytes)
+        .map(|copy| {
+            let four = matrix(rows, cols, copy as u64);
+            let MatrixData::Affine { scales, biases, .. } = four.data else { unreachable!("an affine matrix was made") };
+            let codes = Bytes::owned(random_bytes(rows * cols, copy as u64));
+            let data = MatrixData::Affine { bits: 8, group: 64, codes, scales, biases, scale_dtype: Dtype::Bf16 };
+            PackedMatrix::new(&Matrix { rows, cols, data }).expect("a matrix of the router's layout")
+        })
+        .collect();
+    let mut workspace = Workspace::new(options(isa, Activations::I16), team.count());
+    let (x, mut y) = (inputs(cols), vec![0.0; rows]);
+    let timing = measure(team.count(), || {
+        for matrix in &routers {
+            let jobs = [Job { matrix, column: 0 }];
+            let projection = Projection { x: &x, x_stride: cols, rows: 1, jobs: &jobs, y: &mut y, y_stride: rows, accumulate: false };
+            project(team, &mut workspace, projection);
+        }
+    });
+    timing.line("router 257 x 2048, 8 bits, rows 1", (bytes * routers.len()) as f64, "GB/s", Some(bandwidth));
+}
+
 /// Buffers and matrices of one mixture of experts of the full model.
 struct Mixture {
     gate: PackedExperts,
@@ -244,7 +335,7 @@ fn decode_experts(team: &mut Team, isa: Isa, bandwidth: f64) {
 }
 
 /// Dense projections of a prompt's chunk.
-fn gemm(team: &mut Team, isa: Isa) {
+fn gemm(team: &mut Team, isa: Isa, ceiling: Option<f64>) {
     for (name, width, cols) in [("DeltaNet in 12352 x 2048", 12352, 2048), ("mixer out 2048 x 4096", 2048, 4096)] {
         let matrix = packed(width, cols, 9);
         for (activations, rows) in [(Activations::I16, 512), (Activations::I8, 512), (Activations::I16, 8), (Activations::I16, 64)] {
@@ -256,13 +347,18 @@ fn gemm(team: &mut Team, isa: Isa) {
                 let projection = Projection { x: &x, x_stride: cols, rows, jobs: &jobs, y: &mut y, y_stride: width, accumulate: false };
                 project(team, &mut workspace, projection);
             });
-            timing.line(&format!("{name}, {activations:?}, rows {rows}"), (2 * rows * width * cols) as f64, "GFLOP/s", None);
+            timing.line(
+                &format!("{name}, {activations:?}, rows {rows}"),
+                (2 * rows * width * cols) as f64,
+                "GFLOP/s",
+                bound(ceiling, activations),
+            );
         }
     }
 }
 
 /// The experts of a prompt's chunk: 16 and 64 rows an expert.
-fn prefill_experts(team: &mut Team, isa: Isa) {
+fn prefill_experts(team: &mut Team, isa: Isa, ceiling: Option<f64>) {
     let mixture = Mixture::new();
     for rows in [64, 512, 2048] {
         let x = inputs(rows * 2048);
@@ -274,9 +370,19 @@ fn prefill_experts(team: &mut Team, isa: Isa) {
             let mut workspace = Workspace::new(options(isa, activations), team.count());
             let threads = team.count();
             let up = measure(threads, || mixture.gate_up(team, &mut workspace, rows, &x, routes, &mut hidden));
-            up.line(&format!("experts gate|up, {activations:?}, rows {rows}"), (2 * rows * 9 * 1024 * 2048) as f64, "GFLOP/s", None);
+            up.line(
+                &format!("experts gate|up, {activations:?}, rows {rows}"),
+                (2 * rows * 9 * 1024 * 2048) as f64,
+                "GFLOP/s",
+                bound(ceiling, activations),
+            );
             let down = measure(threads, || mixture.down(team, &mut workspace, rows, &hidden, routes, &mut residual));
-            down.line(&format!("experts down, {activations:?}, rows {rows}"), (2 * rows * 9 * 512 * 2048) as f64, "GFLOP/s", None);
+            down.line(
+                &format!("experts down, {activations:?}, rows {rows}"),
+                (2 * rows * 9 * 512 * 2048) as f64,
+                "GFLOP/s",
+                bound(ceiling, activations),
+            );
         }
     }
 }

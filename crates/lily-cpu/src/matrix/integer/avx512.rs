@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::panel::{Panel, PanelLoops, ROWS_MAX, Tile};
+use super::panel::{AHEAD_GROUPS, Panel, PanelLoops, ROWS_MAX, Tile};
 use super::{AHEAD_CODES, AHEAD_SCALES, Input, Weights};
 use crate::quantise::BLOCK;
 
@@ -267,7 +267,9 @@ unsafe fn tile_of<const P: usize, const T: usize>(tile: Tile<'_>) {
     assert!(sums.len() >= (T - 1) * ROWS_MAX + ROWS && panel.scales.len() >= groups * ROWS);
     let sums = sums.as_mut_ptr();
     for g in 0..groups {
-        ahead.advance(|line| _mm_prefetch::<_MM_HINT_T1>(line.cast()));
+        if g % AHEAD_GROUPS == 0 {
+            ahead.advance(|line| _mm_prefetch::<_MM_HINT_T1>(line.cast()));
+        }
         let group = first + g;
         let inputs_of = inputs.map(|input| input.codes.wrapping_add(group / 2 * BLOCK * P + group % 2 * 32));
         // SAFETY: the panel and the inputs have this group.

@@ -10,7 +10,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 use std::ops::Range;
 
-use super::panel::{Panel, PanelLoops, ROWS_MAX, Tile};
+use super::panel::{AHEAD_GROUPS, Panel, PanelLoops, ROWS_MAX, Tile};
 use super::{AHEAD_CODES, AHEAD_SCALES, Input, Weights};
 use crate::convert::bf16_to_f32;
 use crate::quantise::{BLOCK, GROUP};
@@ -288,7 +288,9 @@ unsafe fn tile_of<M: Multiply, const P: usize, const T: usize>(tile: Tile<'_>, i
     assert!(sums.len() >= (T - 1) * ROWS_MAX + ROWS && panel.scales.len() >= groups * ROWS);
     let sums = sums.as_mut_ptr();
     for g in 0..groups {
-        ahead.advance(prefetch);
+        if g % AHEAD_GROUPS == 0 {
+            ahead.advance(prefetch);
+        }
         let group = first + g;
         let inputs_of = inputs.map(|input| input.codes.wrapping_add(group / 2 * BLOCK * P + group % 2 * 32));
         // SAFETY: the panel and the inputs have this group, `sums` the rows.

@@ -13,6 +13,8 @@ use crate::quantise::{GROUP, Quantised, grow};
 
 /// Inputs of a panel at most: its codes stay in the first-level cache.
 pub const DEPTH: usize = 1024;
+/// Groups of a tile between two calls of [`Ahead::advance`].
+pub const AHEAD_GROUPS: usize = 4;
 /// Weight rows whose products one call computes at most.
 pub const ROWS_MAX: usize = 32;
 
@@ -81,12 +83,12 @@ pub struct PanelScratch {
 /// The weights that come next in memory, fetched into cache a few lines at a time while a tile computes.
 pub struct Ahead {
     pub next: [*const u8; 3],
-    /// Bytes to fetch per group of a tile: codes, then scales and biases.
+    /// Bytes to fetch each time: codes, then scales and biases.
     pub step: [usize; 3],
 }
 
 impl Ahead {
-    /// `rows` rows from `first` on, spread over `steps` groups of tiles.
+    /// `rows` rows from `first` on, spread over `steps` calls of [`Ahead::advance`].
     fn new(weights: &Weights, first: usize, rows: usize, steps: usize) -> Ahead {
         let place = |start: *const u8, row_bytes: usize| start.wrapping_add(first * row_bytes);
         let (codes, scales) = (weights.cols / 2, weights.groups * 2);
@@ -97,7 +99,8 @@ impl Ahead {
         }
     }
 
-    /// Calls `prefetch` for every cache line that this step brings.
+    /// Calls `prefetch` for every cache line that this step brings. To be called every [`AHEAD_GROUPS`]
+    /// groups of a tile: a few lines at a time, so that the loads in flight have room for them.
     #[inline(always)]
     pub fn advance(&mut self, prefetch: impl Fn(*const u8)) {
         for (next, step) in self.next.iter_mut().zip(self.step) {
@@ -134,7 +137,7 @@ pub fn multiply(
         let live = ROWS_MAX.min(range.end - first);
         let panels = live.div_ceil(loops.rows);
         let next = if first + live < range.end { (weights, first + live) } else { next };
-        let mut ahead = Ahead::new(next.0, next.1, live, panels * tiles * weights.groups);
+        let mut ahead = Ahead::new(next.0, next.1, live, panels * tiles * weights.groups.div_ceil(AHEAD_GROUPS));
         sums[..index.len() * ROWS_MAX].fill(0.0);
         for start in (0..panels * loops.rows).step_by(loops.rows) {
             // Past the last row the last is repeated; its products are dropped.
