@@ -4,6 +4,8 @@
 //! [`Generation`] hears what becomes of it. Dropping the generation cancels it. The thread's
 //! life stands in `scheduler.rs`: each of its turns is one batch of the model.
 
+use std::time::Duration;
+
 mod cache;
 mod deliver;
 mod disk;
@@ -62,8 +64,10 @@ pub struct Options {
     pub queue_max: usize,
     /// Rows of one prefill chunk; at most the device's.
     pub chunk: usize,
-    /// Rows of one prefill chunk while other sequences wait for their next token.
+    /// The most rows of one prefill chunk while other sequences wait for their next token.
     pub chunk_shared: usize,
+    /// How long such a chunk may make them wait: fewer rows are taken where the device is slow.
+    pub wait_shared: Duration,
     /// Bytes that the state cache may hold: state copies and the KV pages that only it refers to. 0 turns it off.
     pub cache_bytes: usize,
     /// A long prompt's state is kept every so many tokens.
@@ -74,6 +78,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { context: usize::MAX, queue_max: 64, chunk: 512, chunk_shared: 128, cache_bytes: 2 << 30, keep_every: 4096, disk: None }
+        Options {
+            context: usize::MAX,
+            queue_max: 64,
+            chunk: 512,
+            chunk_shared: 128,
+            wait_shared: Duration::from_millis(500),
+            cache_bytes: 2 << 30,
+            keep_every: 4096,
+            disk: None,
+        }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lily_model::{Batch, Device, Logits, PAGE_TOKENS, Runner, Span};
 use tokio::sync::mpsc::UnboundedSender;
@@ -33,10 +33,15 @@ pub(crate) struct Scheduler<D: Device> {
     waiting: VecDeque<Sequence>,
     pub(crate) running: Vec<Sequence>,
     pub(crate) disk: Option<DiskTier>,
+    /// What a row of a pass of many rows took lately.
+    row_time: Duration,
     /// Last events, sent once the statistics and the free slots tell the same.
     endings: Vec<(UnboundedSender<Event>, Event)>,
     pub(crate) stats: Stats,
 }
+
+/// Rows of a chunk that is worth a pass, however long it takes: below, reading the weights dominates.
+const CHUNK_MIN: usize = 32;
 
 /// One sequence's part of the next batch.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +71,7 @@ impl<D: Device> Scheduler<D> {
         let disk = persist::open(options.disk.as_ref().filter(|_| memory.cache.is_on()), &runner.device);
         let stats = Stats { slots: capacity.slots, pages: capacity.pages, ..Stats::default() };
         let (waiting, running, endings) = (VecDeque::new(), Vec::new(), Vec::new());
-        Scheduler { runner, options, inbox, memory, waiting, running, disk, endings, stats }
+        Scheduler { runner, options, inbox, memory, waiting, running, disk, row_time: Duration::ZERO, endings, stats }
     }
 
     /// Works until the engine is closed and everyone has heard their last event.
@@ -211,11 +216,20 @@ impl<D: Device> Scheduler<D> {
         let room = if prefilling.is_some() { room - 1 } else { room };
         let mut parts: Vec<Part> = decoding.take(room).map(|sequence| Part { id: sequence.id, rows: 1 }).collect();
         if let Some(sequence) = prefilling {
-            let chunk = if parts.is_empty() { self.options.chunk } else { self.options.chunk_shared };
+            let chunk = if parts.is_empty() { self.options.chunk } else { self.chunk_shared() };
             let end = sequence.chunk_end(chunk.min(capacity.rows - parts.len()), self.options.chunk);
             parts.push(Part { id: sequence.id, rows: end - sequence.done });
         }
         parts
+    }
+
+    fn chunk_shared(&self) -> usize {
+        let most = self.options.chunk_shared;
+        if self.row_time.is_zero() {
+            return most;
+        }
+        let in_time = self.options.wait_shared.as_secs_f64() / self.row_time.as_secs_f64();
+        (in_time as usize).clamp(CHUNK_MIN.min(most), most)
     }
 
     /// Makes room for a part: first at the cost of the cache, then of what is on its way to disk, then of the
@@ -253,7 +267,12 @@ impl<D: Device> Scheduler<D> {
         self.stats.passes += 1;
         self.stats.rows += batch.rows() as u64;
         let result = self.runner.run(&batch);
-        self.stats.busy += started.elapsed();
+        let elapsed = started.elapsed();
+        self.stats.busy += elapsed;
+        if batch.rows() >= CHUNK_MIN {
+            let row_time = elapsed / batch.rows() as u32;
+            self.row_time = if self.row_time.is_zero() { row_time } else { (self.row_time + row_time) / 2 };
+        }
         result
     }
 

@@ -196,10 +196,10 @@ fn the_reasons_of_misses_are_counted() {
 fn concurrent_requests_share_one_prefix() {
     let (engine, probe) = start(CAPACITY, options());
     let prompt = Random(6).tokens(3000);
-    probe.gate_closed.store(true, Ordering::SeqCst);
+    probe.hold();
     let request = || Request { keep_at: vec![2990], ..greedy(prompt.clone(), 25) };
     let generations: Vec<_> = (0..4).map(|_| engine.submit(request()).unwrap()).collect();
-    probe.gate_closed.store(false, Ordering::SeqCst);
+    probe.go_on();
     let answers: Vec<_> = generations.into_iter().map(hear).collect();
     assert!(answers.iter().all(|found| found.tokens == continuation(&prompt, 25)));
     assert_eq!(answers.iter().map(|found| found.cached).collect::<Vec<_>>(), [0, 2990, 2990, 2990]);

@@ -22,7 +22,7 @@ fn start(options: Options) -> Engine {
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let config = ModelConfig::from_checkpoint(&checkpoint).unwrap();
     let weights = Weights::load(&checkpoint, &config).unwrap();
-    let device = CpuDevice::new(&config, &weights, CAPACITY, CpuOptions::default().with_threads(2)).unwrap();
+    let device = CpuDevice::new(&config, &weights, CAPACITY, CpuOptions::default().with_threads(1)).unwrap();
     Engine::start(Runner::new(config, device).unwrap(), options)
 }
 

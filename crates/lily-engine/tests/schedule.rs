@@ -4,6 +4,7 @@ mod fake;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use fake::{Answer, FakeDevice, Probe, Random, continuation, greedy, hear};
 use lily_engine::{Constraint, Engine, EngineError, Event, Finish, Generation, Options, Request, Sampling, Stats};
@@ -154,11 +155,12 @@ fn a_decoder_gets_tokens_while_a_long_prompt_prefills() {
     let (engine, probe) = start(CAPACITY, options());
     let mut random = Random(3);
     let (short, long) = (random.tokens(5), random.tokens(3000));
-    let mut decoding = engine.submit(greedy(short.clone(), 6000)).unwrap();
-    let first = first_token(&mut decoding);
-    let long_answer = answer(&engine, greedy(long.clone(), 3));
-    assert_eq!(long_answer.tokens, continuation(&long, 3));
-    assert_eq!([vec![first], rest(decoding)].concat(), continuation(&short, 6000));
+    probe.hold();
+    let decoding = engine.submit(greedy(short.clone(), 400)).unwrap();
+    let prefilling = engine.submit(greedy(long.clone(), 3)).unwrap();
+    probe.go_on();
+    assert_eq!(hear(prefilling).tokens, continuation(&long, 3));
+    assert_eq!(hear(decoding).tokens, continuation(&short, 400));
 
     // While both were there, every pass served both, and a chunk was at most `chunk_shared` long.
     let passes = probe.passes.lock().unwrap();
@@ -168,13 +170,32 @@ fn a_decoder_gets_tokens_while_a_long_prompt_prefills() {
 }
 
 #[test]
+fn a_slow_device_takes_smaller_chunks_while_others_decode() {
+    for (wait_shared, largest) in [(Duration::ZERO, 32), (Duration::MAX, 64)] {
+        let (engine, probe) = start(CAPACITY, Options { chunk: 64, chunk_shared: 64, wait_shared, ..options() });
+        // The first prompt, alone, shows how fast the device is.
+        answer(&engine, greedy(Random(90).tokens(300), 1));
+        let long = Random(91).tokens(2000);
+        probe.hold();
+        let decoding = engine.submit(greedy(vec![1, 2], 300)).unwrap();
+        let prefilling = engine.submit(greedy(long.clone(), 3)).unwrap();
+        probe.go_on();
+        assert_eq!(hear(prefilling).tokens, continuation(&long, 3));
+        assert_eq!(hear(decoding).tokens, continuation(&[1, 2], 300));
+        let passes = probe.passes.lock().unwrap();
+        let shared = passes.iter().filter(|spans| spans.len() == 2 && spans[1].0 > 1).map(|spans| spans[1].0);
+        assert_eq!(shared.max(), Some(largest));
+    }
+}
+
+#[test]
 fn several_prompts_advance_in_turn() {
     let (engine, probe) = start(CAPACITY, options());
     let mut random = Random(4);
     let prompts = [random.tokens(2000), random.tokens(200)];
-    probe.gate_closed.store(true, Ordering::SeqCst);
+    probe.hold();
     let generations: Vec<_> = prompts.iter().map(|prompt| engine.submit(greedy(prompt.clone(), 1)).unwrap()).collect();
-    probe.gate_closed.store(false, Ordering::SeqCst);
+    probe.go_on();
     let answers: Vec<_> = generations.into_iter().map(hear).collect();
     for (prompt, found) in prompts.iter().zip(&answers) {
         assert_eq!(found.tokens, continuation(prompt, 1));
@@ -188,12 +209,12 @@ fn several_prompts_advance_in_turn() {
 #[test]
 fn a_full_queue_refuses_and_recovers() {
     let (engine, probe) = start(CAPACITY, Options { queue_max: 3, ..options() });
-    probe.gate_closed.store(true, Ordering::SeqCst);
+    probe.hold();
     let mut accepted: Vec<_> = (0..7).map(|at| engine.submit(greedy(vec![at, 1, 2], 4)).unwrap()).collect();
     let refused = engine.submit(greedy(vec![9], 4)).map(|_| ()).unwrap_err();
     assert_eq!(refused.to_string(), "the queue is full: 3 requests are waiting");
     drop(accepted.pop());
-    probe.gate_closed.store(false, Ordering::SeqCst);
+    probe.go_on();
     for (at, generation) in accepted.into_iter().enumerate() {
         assert_eq!(hear(generation).tokens, continuation(&[at as u32, 1, 2], 4));
     }
@@ -243,10 +264,10 @@ fn generation_ends_at_stop_tokens_max_tokens_and_the_context() {
 #[test]
 fn a_short_prompt_with_a_huge_limit_is_admitted_beside_others() {
     let (engine, probe) = start(Capacity { pages: 8, ..CAPACITY }, options());
-    probe.gate_closed.store(true, Ordering::SeqCst);
+    probe.hold();
     let prompts: Vec<Vec<u32>> = (0..3).map(|at| Random(60 + at).tokens(30)).collect();
     let mut generations: Vec<_> = prompts.iter().map(|prompt| engine.submit(greedy(prompt.clone(), 8192)).unwrap()).collect();
-    probe.gate_closed.store(false, Ordering::SeqCst);
+    probe.go_on();
     for (prompt, generation) in prompts.iter().zip(&mut generations) {
         assert_eq!(first_token(generation), continuation(prompt, 1)[0]);
     }
@@ -299,16 +320,18 @@ fn sampled_answers_repeat_across_preemption_and_company() {
 fn leaving_frees_slots_and_pages_at_every_stage() {
     let (engine, probe) = start(CAPACITY, Options { cache_bytes: 0, ..options() });
     // While it decodes.
+    probe.allow(20);
     let mut decoding = engine.submit(greedy(vec![1, 2, 3], 100_000)).unwrap();
     first_token(&mut decoding);
     drop(decoding);
+    probe.go_on();
     wait_for(&engine, is_empty);
     // During prefill, and in the queue behind it.
-    probe.gate_closed.store(true, Ordering::SeqCst);
+    probe.hold();
     let generations: Vec<_> = (0..6).map(|_| engine.submit(greedy(vec![5; 5000], 5)).unwrap()).collect();
     wait_for(&engine, |stats| stats.submitted == 1 || stats.submitted == 7 || stats.waiting > 0);
     drop(generations);
-    probe.gate_closed.store(false, Ordering::SeqCst);
+    probe.go_on();
     wait_for(&engine, is_empty);
     assert!(probe.rows() < 5000, "nothing computes for nobody");
     let stats = engine.stats();
@@ -319,9 +342,11 @@ fn leaving_frees_slots_and_pages_at_every_stage() {
 #[test]
 fn a_failed_pass_fails_its_requests_only() {
     let (engine, probe) = start(CAPACITY, options());
+    probe.allow(20);
     let mut before = engine.submit(greedy(vec![1, 2], 100_000)).unwrap();
     first_token(&mut before);
     probe.fail_next.store(true, Ordering::SeqCst);
+    probe.go_on();
     assert_eq!(hear_rest(before), "device: asked to fail");
     assert_eq!(answer(&engine, greedy(vec![4, 4], 9)).tokens, continuation(&[4, 4], 9));
     let stats = engine.stats();
@@ -332,10 +357,10 @@ fn a_failed_pass_fails_its_requests_only() {
 #[test]
 fn nobody_waits_for_an_engine_that_died() {
     let (engine, probe) = start(CAPACITY, options());
-    probe.gate_closed.store(true, Ordering::SeqCst);
+    probe.hold();
     let generations: Vec<_> = (0..6).map(|at| engine.submit(greedy(vec![at; 9], 5)).unwrap()).collect();
     probe.panic_next.store(true, Ordering::SeqCst);
-    probe.gate_closed.store(false, Ordering::SeqCst);
+    probe.go_on();
     for generation in generations {
         assert_eq!(hear(generation).end.unwrap_err(), "the engine stopped unexpectedly");
     }
@@ -356,9 +381,10 @@ fn hear_rest(mut generation: Generation) -> String {
 #[test]
 fn shutdown_finishes_what_runs_and_refuses_what_waits() {
     let (engine, probe) = start(Capacity { slots: 2, ..CAPACITY }, options());
-    let mut running: Vec<_> = (0..2).map(|at| engine.submit(greedy(vec![at, 7], 5000)).unwrap()).collect();
+    probe.hold();
+    let mut running: Vec<_> = (0..2).map(|at| engine.submit(greedy(vec![at, 7], 300)).unwrap()).collect();
+    probe.allow(50);
     let first: Vec<u32> = running.iter_mut().map(first_token).collect();
-    probe.gate_closed.store(true, Ordering::SeqCst);
     let waiting = engine.submit(greedy(vec![9, 9], 5)).unwrap();
     let closer = std::thread::spawn({
         let engine = engine.clone();
@@ -367,9 +393,9 @@ fn shutdown_finishes_what_runs_and_refuses_what_waits() {
     while !matches!(engine.submit(greedy(vec![1], 1)), Err(EngineError::ShuttingDown)) {
         std::thread::yield_now();
     }
-    probe.gate_closed.store(false, Ordering::SeqCst);
+    probe.go_on();
     for (at, generation) in running.into_iter().enumerate() {
-        assert_eq!([vec![first[at]], rest(generation)].concat(), continuation(&[at as u32, 7], 5000));
+        assert_eq!([vec![first[at]], rest(generation)].concat(), continuation(&[at as u32, 7], 300));
     }
     assert_eq!(hear(waiting).end.unwrap_err(), "the engine is shutting down");
     closer.join().unwrap();

@@ -24,7 +24,6 @@ pub const PAGE_BYTES: usize = PAGE_TOKENS * 2 * 2 * 2;
 pub const STATE_BYTES: usize = 12 * PAGE_BYTES;
 
 /// What a test can see and steer of a device that the engine owns.
-#[derive(Default)]
 pub struct Probe {
     /// The spans of every pass: (rows, position of the first, logits).
     pub passes: Mutex<Vec<Vec<(usize, usize, bool)>>>,
@@ -33,11 +32,37 @@ pub struct Probe {
     pub fail_next: AtomicBool,
     /// The next pass panics.
     pub panic_next: AtomicBool,
-    /// A pass waits until this is false.
-    pub gate_closed: AtomicBool,
+    /// How many passes there may be; the next one waits.
+    passes_max: AtomicUsize,
+}
+
+impl Default for Probe {
+    fn default() -> Self {
+        Probe {
+            passes: Mutex::default(),
+            page_copies: AtomicUsize::new(0),
+            fail_next: AtomicBool::new(false),
+            panic_next: AtomicBool::new(false),
+            passes_max: AtomicUsize::new(usize::MAX),
+        }
+    }
 }
 
 impl Probe {
+    /// The pass that comes next waits for [`Probe::allow`] or [`Probe::go_on`].
+    pub fn hold(&self) {
+        self.allow(0);
+    }
+
+    /// Lets so many passes happen in all.
+    pub fn allow(&self, passes: usize) {
+        self.passes_max.store(passes, Ordering::SeqCst);
+    }
+
+    pub fn go_on(&self) {
+        self.allow(usize::MAX);
+    }
+
     /// Rows computed so far.
     pub fn rows(&self) -> usize {
         self.passes.lock().unwrap().iter().flatten().map(|span| span.0).sum()
@@ -170,7 +195,7 @@ impl Steps for FakeDevice {
 
     /// Computes everything; the steps below have nothing left to do.
     fn stage(&mut self, batch: &Batch<'_>) {
-        while self.probe.gate_closed.load(Ordering::SeqCst) {
+        while self.probe.passes.lock().unwrap().len() >= self.probe.passes_max.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
         assert!(!self.probe.panic_next.swap(false, Ordering::SeqCst), "asked to panic");
