@@ -7,6 +7,8 @@
 //! system call. With other jobs on the cores the team slows down in proportion: it never spins away the time
 //! that its own members need, and never waits for a member that the system has not let run.
 
+mod cores;
+
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -118,9 +120,9 @@ impl Team {
         Team { shared, threads }
     }
 
-    /// One member per processor that this process may use: affinity and container quotas count.
+    /// One member per core that this process may use: affinity and container quotas count.
     pub fn for_machine() -> Team {
-        Team::new(std::thread::available_parallelism().map_or(1, usize::from))
+        Team::new(cores::usable())
     }
 
     /// Members of the team.
