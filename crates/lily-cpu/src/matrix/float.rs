@@ -14,6 +14,7 @@ use super::{Values, View};
 use crate::convert;
 use crate::isa::Isa;
 use crate::quantise::grow;
+use crate::simd::{Kernel, Simd};
 
 /// Weight rows that become floats together.
 const ROWS: usize = 4;
@@ -28,115 +29,76 @@ pub fn multiply<'x>(
     out: &mut [f32],
     scratch: &mut LoopScratch,
 ) {
-    let call = Call { view, range, xs, count };
-    match isa {
-        // SAFETY: an `Isa` in use was found on this machine.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { avx512(&call, out, scratch) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2(&call, out, scratch) },
-        #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot => rows::<8>(&call, out, scratch, |a, b, c| a.mul_add(b, c)),
-        _ => rows::<4>(&call, out, scratch, |a, b, c| a * b + c),
-    }
+    Products { view, range, xs, count, out, scratch }.on(isa);
 }
 
-struct Call<'c, 'x> {
+struct Products<'c, 'x> {
     view: &'c View<'c>,
     range: Range<usize>,
     xs: &'c dyn Fn(usize) -> &'x [f32],
     count: usize,
+    out: &'c mut [f32],
+    scratch: &'c mut LoopScratch,
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-fn avx512(call: &Call<'_, '_>, out: &mut [f32], scratch: &mut LoopScratch) {
-    rows::<16>(call, out, scratch, |a, b, c| a.mul_add(b, c));
-}
+impl Kernel for Products<'_, '_> {
+    type Output = ();
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn avx2(call: &Call<'_, '_>, out: &mut [f32], scratch: &mut LoopScratch) {
-    rows::<8>(call, out, scratch, |a, b, c| a.mul_add(b, c));
-}
-
-/// All rows, `L` lanes at a time; `fma(a, b, c) = a * b + c`.
-#[inline(always)]
-fn rows<const L: usize>(call: &Call<'_, '_>, out: &mut [f32], scratch: &mut LoopScratch, fma: impl Fn(f32, f32, f32) -> f32 + Copy) {
-    let cols = call.view.cols;
-    let width = call.range.len();
-    grow(&mut scratch.floats, ROWS * cols, 0.0);
-    for first in (0..width).step_by(ROWS) {
-        let live = ROWS.min(width - first);
-        for i in 0..live {
-            row_floats(call.view, call.range.start + first + i, &mut scratch.floats[i * cols..(i + 1) * cols]);
-        }
-        let weights: [&[f32]; ROWS] = std::array::from_fn(|i| {
-            let i = i.min(live - 1);
-            &scratch.floats[i * cols..(i + 1) * cols]
-        });
-        let mut n = 0;
-        while n + 1 < call.count {
-            let products = dots::<L, ROWS, 2>(weights, [(call.xs)(n), (call.xs)(n + 1)], fma);
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (cols, width) = (self.view.cols, self.range.len());
+        grow(&mut self.scratch.floats, ROWS * cols, 0.0);
+        for first in (0..width).step_by(ROWS) {
+            let live = ROWS.min(width - first);
             for i in 0..live {
-                out[n * width + first + i] = products[i][0];
-                out[(n + 1) * width + first + i] = products[i][1];
+                row_floats(self.view, self.range.start + first + i, &mut self.scratch.floats[i * cols..(i + 1) * cols]);
             }
-            n += 2;
-        }
-        if n < call.count {
-            let products = dots::<L, ROWS, 1>(weights, [(call.xs)(n)], fma);
-            for i in 0..live {
-                out[n * width + first + i] = products[i][0];
-            }
-        }
-    }
-}
-
-/// Products of `R` weight rows with `X` activation rows. Lane `l` sums inputs `l, l + L, ...`.
-#[inline(always)]
-fn dots<const L: usize, const R: usize, const X: usize>(
-    weights: [&[f32]; R],
-    xs: [&[f32]; X],
-    fma: impl Fn(f32, f32, f32) -> f32,
-) -> [[f32; X]; R] {
-    let tails = (weights.map(|row| row.as_chunks::<L>().1), xs.map(|row| row.as_chunks::<L>().1));
-    let weights = weights.map(|row| row.as_chunks::<L>().0);
-    let xs = xs.map(|row| row.as_chunks::<L>().0);
-    let steps = xs[0].len();
-    assert!(weights.iter().chain(&xs).all(|row| row.len() == steps));
-    let mut sums = [[[0f32; L]; X]; R];
-    for step in 0..steps {
-        for r in 0..R {
-            for x in 0..X {
-                for lane in 0..L {
-                    sums[r][x][lane] = fma(weights[r][step][lane], xs[x][step][lane], sums[r][x][lane]);
+            // Rows past the last are those of the time before: their products are not stored.
+            let weights = &self.scratch.floats[..ROWS * cols];
+            let mut n = 0;
+            while n < self.count {
+                let step = (self.count - n).min(2);
+                let x = [(self.xs)(n), (self.xs)(n + step - 1)];
+                let products = if step == 2 { dots::<S, 2>(s, weights, x) } else { dots::<S, 1>(s, weights, [x[0]]).map(|[x]| [x, x]) };
+                for at in 0..step {
+                    let out = &mut self.out[(n + at) * width + first..][..live];
+                    out.iter_mut().zip(&products).for_each(|(out, products)| *out = products[at]);
                 }
+                n += step;
             }
         }
     }
-    for (r, weights) in tails.0.iter().enumerate() {
-        for (x, xs) in tails.1.iter().enumerate() {
-            for (lane, (weight, x_value)) in weights.iter().zip(*xs).enumerate() {
-                sums[r][x][lane] = fma(*weight, *x_value, sums[r][x][lane]);
-            }
-        }
-    }
-    sums.map(|row| row.map(tree_sum))
 }
 
-/// Halves folded onto each other: the order that vector code can keep.
+/// Products of `weights [ROWS, cols]` with `X` rows. One vector of partial sums each, in an order that depends on
+/// neither count.
 #[inline(always)]
-fn tree_sum<const L: usize>(mut lanes: [f32; L]) -> f32 {
-    let mut width = L / 2;
-    while width > 0 {
-        for lane in 0..width {
-            lanes[lane] += lanes[lane + width];
+fn dots<S: Simd, const X: usize>(s: S, weights: &[f32], xs: [&[f32]; X]) -> [[f32; X]; ROWS] {
+    let cols = weights.len() / ROWS;
+    assert!(xs.iter().all(|x| x.len() == cols), "rows of x and weights differ in length");
+    let mut sums = [[s.zero(); X]; ROWS];
+    for at in (0..cols).step_by(S::LANES) {
+        let left = cols - at;
+        let mut x = [s.zero(); X];
+        for (x, row) in x.iter_mut().zip(&xs) {
+            // SAFETY: `left` values follow `at`.
+            *x = unsafe { s.load_some(row.as_ptr().add(at), left) };
         }
-        width /= 2;
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: `left` values of the row follow `at`.
+            let weight = unsafe { s.load_some(weights.as_ptr().add(r * cols + at), left) };
+            for (sum, &x) in sums.iter_mut().zip(&x) {
+                *sum = s.mul_add(weight, x, *sum);
+            }
+        }
     }
-    lanes[0]
+    let mut products = [[0.0; X]; ROWS];
+    for (products, sums) in products.iter_mut().zip(sums) {
+        for (product, sum) in products.iter_mut().zip(sums) {
+            *product = s.sum(sum);
+        }
+    }
+    products
 }
 
 /// Row `row` of the weights as floats.
