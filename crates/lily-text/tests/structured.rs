@@ -69,6 +69,8 @@ fn json_by_schema() {
     for wrong in [
         "\n{\"name\": \"Ann\", \"age\": 7}",
         "{\"age\": 7}",
+        "{\n\"name\": \"Ann\", \"age\": 7}",
+        "{\"name\":  \"Ann\", \"age\": 7}",
         "{\"name\": \"Ann\", \"age\": \"7\"}",
         "Sure: {",
         "{}",
