@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+mod admission;
 mod cache;
 mod deliver;
 mod disk;

@@ -18,11 +18,7 @@ use crate::inbox::{Closing, Inbox};
 use crate::memory::Memory;
 use crate::sequence::Sequence;
 use crate::stats::{CacheStats, Stats};
-use crate::tree::{Found, common_prefix};
 use crate::{EngineError, Event, Options, persist};
-
-/// A waiting prompt waits a little longer when a running one will soon have saved so many more of its tokens.
-const SHARE_MIN: usize = 64;
 
 pub(crate) struct Scheduler<D: Device> {
     pub(crate) runner: Runner<D>,
@@ -30,7 +26,7 @@ pub(crate) struct Scheduler<D: Device> {
     inbox: Arc<Inbox>,
     pub(crate) memory: Memory,
     /// In order of arrival, both of them.
-    waiting: VecDeque<Sequence>,
+    pub(crate) waiting: VecDeque<Sequence>,
     pub(crate) running: Vec<Sequence>,
     pub(crate) disk: Option<DiskTier>,
     /// What a row of a pass of many rows took lately.
@@ -48,15 +44,6 @@ const CHUNK_MIN: usize = 32;
 pub(crate) struct Part {
     pub id: u64,
     pub rows: usize,
-}
-
-/// Whether a waiting sequence may start.
-enum Admission {
-    Start(Found),
-    /// It will find more in the cache in a moment; others may go first.
-    Later,
-    /// There is no room; nobody behind it may overtake.
-    Full,
 }
 
 impl<D: Device> Scheduler<D> {
@@ -141,57 +128,6 @@ impl<D: Device> Scheduler<D> {
             self.memory.release(&mut sequence);
             self.stats.cancelled += 1;
         }
-    }
-
-    fn admit(&mut self) {
-        let mut at = 0;
-        while at < self.waiting.len() && !self.memory.slots_free.is_empty() {
-            match self.judge(&self.waiting[at]) {
-                Admission::Start(found) => {
-                    let sequence = self.waiting.remove(at).expect("an index inside the queue");
-                    self.start(sequence, found);
-                }
-                Admission::Later => at += 1,
-                Admission::Full => break,
-            }
-        }
-    }
-
-    fn judge(&self, sequence: &Sequence) -> Admission {
-        let found = self.memory.cache.find(&sequence.tokens);
-        if self.memory.cache.is_on() && self.running.iter().any(|other| will_save_more(other, sequence, found.position)) {
-            return Admission::Later;
-        }
-        // Prompts that run are promised their pages; one that was preempted leaves room for everyone to grow.
-        let promised: usize = self.running.iter().map(Sequence::pages_missing).sum();
-        let growth = if sequence.started.is_some() { self.running.len() } else { 0 };
-        if self.running.is_empty() || self.memory.has_room(sequence, found, promised + growth) {
-            Admission::Start(found)
-        } else {
-            Admission::Full
-        }
-    }
-
-    fn start(&mut self, mut sequence: Sequence, found: Found) {
-        let from_disk = self.start_from_disk(&mut sequence, found);
-        // Looking on disk may have cost the entry that was found.
-        let found = self.memory.cache.find(&sequence.tokens);
-        if !from_disk {
-            self.memory.start(&mut sequence, found, &mut self.runner.device);
-        }
-        if sequence.started.is_none() {
-            let reason = self.memory.cache.note(found, from_disk);
-            let (prompt, cached, common) = (sequence.prompt, sequence.done, found.common);
-            tracing::info!(id = sequence.id, prompt, cached, common, reason, "started");
-            sequence.started = Some(Instant::now());
-            sequence.cached = cached;
-            sequence.reported = cached;
-            self.stats.prompt_tokens += prompt as u64;
-            self.stats.cached_tokens += cached as u64;
-            let _ = sequence.events.send(Event::Started { cached_tokens: cached });
-        }
-        let at = self.running.partition_point(|other| other.id < sequence.id);
-        self.running.insert(at, sequence);
     }
 
     /// Chooses who is part of the next batch and sees to their pages.
@@ -329,13 +265,6 @@ impl<D: Device> Scheduler<D> {
             let _ = events.send(event);
         }
     }
-}
-
-/// Whether `other`, which runs, is about to save a prefix of `sequence` that is clearly longer than `position`.
-fn will_save_more(other: &Sequence, sequence: &Sequence, position: usize) -> bool {
-    let ahead = |&&keep: &&usize| keep > other.done && keep >= position + SHARE_MIN && keep < sequence.tokens.len();
-    let Some(&keep) = other.keeps.iter().find(ahead) else { return false };
-    common_prefix(&other.tokens[..keep.min(other.prompt)], &sequence.tokens) >= keep
 }
 
 fn span(running: &[Sequence], part: Part) -> Span<'_> {

@@ -44,6 +44,8 @@ pub(crate) struct Sequence {
     pub generated_max: usize,
     pub logprobs: Option<usize>,
 
+    /// Sequences that came later and started before it.
+    pub overtaken: usize,
     /// The pass that it was last part of.
     pub served: u64,
     /// Prompt tokens that the caller has heard of.
@@ -76,6 +78,7 @@ impl Sequence {
             stop_tokens: request.stop_tokens,
             generated_max: request.max_tokens.unwrap_or(usize::MAX).min(context - prompt),
             logprobs: request.logprobs,
+            overtaken: 0,
             served: 0,
             reported: 0,
             cached: 0,

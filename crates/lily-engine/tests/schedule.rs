@@ -207,6 +207,25 @@ fn several_prompts_advance_in_turn() {
 }
 
 #[test]
+fn short_prompts_pass_a_long_one_a_few_times() {
+    let (engine, probe) = start(Capacity { slots: 1, ..CAPACITY }, options());
+    probe.hold();
+    let blocker = engine.submit(greedy(vec![9; 4], 3)).unwrap();
+    let long = engine.submit(greedy(Random(95).tokens(800), 3)).unwrap();
+    // Each has another length, by which its first pass is known.
+    let short: Vec<_> = (1..=7).map(|length| engine.submit(greedy(vec![length as u32; 10 + length], 3)).unwrap()).collect();
+    probe.go_on();
+    for (at, generation) in short.into_iter().enumerate() {
+        assert_eq!(hear(generation).tokens, continuation(&vec![at as u32 + 1; at + 11], 3));
+    }
+    hear(long);
+    hear(blocker);
+    let passes = probe.passes.lock().unwrap();
+    let starts: Vec<usize> = passes.iter().flatten().filter(|span| span.1 == 0).map(|span| span.0).collect();
+    assert_eq!(starts, [4, 11, 12, 13, 14, 64, 15, 16, 17]);
+}
+
+#[test]
 fn a_full_queue_refuses_and_recovers() {
     let (engine, probe) = start(CAPACITY, Options { queue_max: 3, ..options() });
     probe.hold();
