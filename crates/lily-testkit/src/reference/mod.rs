@@ -3,8 +3,8 @@
 //! All steps take and return plain row-major slices: `x [tokens, hidden]` means that `hidden` runs fastest. Steps
 //! panic on a length that contradicts the dimensions: a caller that passes one has a bug.
 //!
-//! Reading order: [`norm`], [`linear`] (matrices and affine dequantisation), [`rope`], [`attention`], [`delta`],
-//! [`moe`] hold the steps; [`layer`] chains them into one decoder layer and [`model`] into logits. [`dims`] names
+//! Reading order: [`norm`], [`mod@linear`] (matrices and affine dequantisation), [`mod@rope`], [`mod@attention`], [`delta`],
+//! [`mod@moe`] hold the steps; [`mod@layer`] chains them into one decoder layer and [`model`] into logits. [`dims`] names
 //! the dimensions as config.json gives them.
 
 pub mod attention;
