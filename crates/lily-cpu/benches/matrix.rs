@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use lily_cpu::isa::Isa;
 use lily_cpu::matrix::{DownExperts, GateUpExperts, Job, Options, PackedExperts, PackedMatrix, Projection, Routes, Workspace, project};
 use lily_cpu::quantise::Activations;
-use lily_cpu::team::Team;
+use lily_cpu::team::{Chunks, Team};
 use lily_model::checkpoint::{Bytes, Dtype};
 use lily_model::weights::{Experts, Matrix, MatrixData};
 
@@ -27,6 +27,7 @@ fn main() {
     let chosen: Vec<&str> = arguments.iter().map(String::as_str).filter(|name| ["gemv", "gemm", "experts"].contains(name)).collect();
     let wants = |name: &str| chosen.is_empty() || chosen.contains(&name);
     println!("{isa}, {} threads", team.count());
+    regions(&mut team);
     if wants("gemv") {
         let bandwidth = read_bandwidth(&mut team);
         gemv(&mut team, isa, bandwidth);
@@ -81,6 +82,25 @@ fn processor_time() -> f64 {
         text.split_whitespace().next()?.parse::<f64>().ok()
     });
     nanoseconds.sum::<f64>() * 1e-9
+}
+
+/// What a parallel region costs in which there is nothing to do, and one of two phases.
+fn regions(team: &mut Team) {
+    const COUNT: usize = 2000;
+    let empty = measure(team.count(), || (0..COUNT).for_each(|_| team.run(|_| ())));
+    let phases = measure(team.count(), || {
+        for _ in 0..COUNT {
+            let chunks = Chunks::new(team.count(), 1);
+            team.run(|worker| {
+                while let Some(taken) = chunks.take(worker) {
+                    black_box(&taken);
+                }
+                worker.finish(&chunks);
+            });
+        }
+    });
+    let each = |timing: &Timing| timing.best / COUNT as f64 * 1e6;
+    println!("a parallel region {:.2} us, of two phases {:.2} us, best by the clock", each(&empty), each(&phases));
 }
 
 /// The team sums a large buffer: GB/s by processor time.
