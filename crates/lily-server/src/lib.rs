@@ -20,6 +20,7 @@ mod figures;
 mod format;
 mod generate;
 mod health;
+mod host;
 mod metrics;
 mod models;
 mod options;

@@ -11,7 +11,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use crate::error::ApiError;
 use crate::options::{ServerError, ServerOptions};
 use crate::service::App;
-use crate::{access, anthropic, auth, chat, completions, health, metrics, models, page, responses, tokenize};
+use crate::{access, anthropic, auth, chat, completions, health, host, metrics, models, page, responses, tokenize};
 
 pub(crate) fn router(app: App) -> Result<Router, ServerError> {
     check_keys(&app.options.api_keys)?;
@@ -34,6 +34,7 @@ pub(crate) fn router(app: App) -> Result<Router, ServerError> {
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown_route)
         .layer(cors)
+        .layer(from_fn_with_state(app.clone(), host::check))
         .layer(from_fn_with_state(app.clone(), access::log))
         .with_state(app);
     Ok(router)

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::device::{Gate, Script};
 use crate::harness::{Setup, TestServer, answer};
 
-const HEAD: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: lily\r\ncontent-type: application/json\r\n";
+const HEAD: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
 const HELLO: &str = r#"{"messages":[{"role":"user","content":"hello"}],"enable_thinking":false}"#;
 
 async fn impatient() -> TestServer {

@@ -67,6 +67,22 @@ async fn pages_of_other_sites() {
 }
 
 #[tokio::test]
+async fn a_page_that_renamed_this_machine() {
+    let open = TestServer::start().await;
+    let renamed = |server: &TestServer| server.client().with_host("evil.example:8080");
+    let refused = renamed(&open).get("/v1/models").await;
+    let expected = "403 this server answers to local names only, found the host \"evil.example\"; with an API key it answers to any";
+    assert_eq!(refused.error(), expected);
+    assert_eq!(renamed(&open).get("/").await.status, 403);
+    assert_eq!(open.client().with_host("localhost").get("/v1/models").await.status, 200);
+    open.stop().await;
+
+    let keyed = TestServer::with(with_keys(&["secret"])).await;
+    assert_eq!(renamed(&keyed).with_header("x-api-key", "secret").get("/v1/models").await.status, 200);
+    keyed.stop().await;
+}
+
+#[tokio::test]
 async fn options_that_would_not_work() {
     let refusal = |options: ServerOptions| async move { TestServer::refused(options).await.to_string() };
     let keys = |key: &str| ServerOptions { port: 0, api_keys: vec!["good".to_owned(), key.to_owned()], ..ServerOptions::default() };

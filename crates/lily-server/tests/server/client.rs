@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 #[derive(Clone)]
 pub struct Client {
     address: SocketAddr,
+    host: String,
     headers: Vec<(&'static str, String)>,
 }
 
@@ -46,11 +47,17 @@ impl Reply {
 
 impl Client {
     pub fn new(address: SocketAddr) -> Self {
-        Client { address, headers: Vec::new() }
+        Client { address, host: address.to_string(), headers: Vec::new() }
     }
 
     pub fn with_header(mut self, name: &'static str, value: &str) -> Self {
         self.headers.push((name, value.to_owned()));
+        self
+    }
+
+    /// What the client believes the server to be called.
+    pub fn with_host(mut self, host: &str) -> Self {
+        self.host = host.to_owned();
         self
     }
 
@@ -75,7 +82,7 @@ impl Client {
 
     /// The response as soon as its headers are there; dropping it closes the connection.
     pub async fn open(&self, method: Method, path: &str, content_type: Option<&str>, body: Bytes) -> Response<Incoming> {
-        let mut request = Request::builder().method(method).uri(path).header("host", self.address.to_string());
+        let mut request = Request::builder().method(method).uri(path).header("host", &self.host);
         if let Some(content_type) = content_type {
             request = request.header("content-type", content_type);
         }
