@@ -1,7 +1,7 @@
 //! The mixture of experts: every chosen expert's weights are read once, for all rows that chose it.
 //!
 //! Start with [`GateUpExperts::run`], then [`DownExperts::run`]. Both sort the (row, choice) pairs by
-//! expert first ([`Grouping`]); the shared expert is one more group, which every row chose. Slot `j` of a
+//! expert first (`Grouping`); the shared expert is one more group, which every row chose. Slot `j` of a
 //! row is its `j`-th choice, slot `per_row` the shared expert; slot `j` stands at column
 //! `j * expert_width` of the hidden buffer.
 

@@ -1,7 +1,7 @@
 //! Weight matrices as the hot loops read them, straight from the mapped file.
 //!
 //! [`PackedMatrix`] and [`PackedExperts`] are made once at load and copy no weights. A [`View`] is what
-//! the loops get: some rows' codes, scales and biases. [`project`] multiplies several matrices with the
+//! the loops get: some rows' codes, scales and biases. [`project()`] multiplies several matrices with the
 //! same input in one parallel region, [`experts`] does the mixture of experts.
 //!
 //! Which loop serves what:

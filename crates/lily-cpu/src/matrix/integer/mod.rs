@@ -4,7 +4,7 @@
 //! `scale * x_scale * sum(code * x) + bias * x_sum` with the inner sum exact. Two kinds:
 //! - up to [`GEMV_ROWS`] rows of activations: weight rows stream once through a matrix-vector loop, from
 //!   several distant places at once, which keeps more of the memory's streams busy than one;
-//! - more: 32 weight rows are repacked in cache ([`panel`]) and every tile of rows runs over them.
+//! - more: 32 weight rows are repacked in cache (`panel`) and every tile of rows runs over them.
 //!
 //! The kinds differ in the order of the f32 sum over groups only: relative 1e-6 or less. Within a kind a
 //! product does not depend on the other rows of the call.
