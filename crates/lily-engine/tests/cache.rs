@@ -209,6 +209,22 @@ fn concurrent_requests_share_one_prefix() {
 }
 
 #[test]
+fn who_waits_for_a_shared_prefix_holds_up_nobody_else() {
+    let (engine, probe) = start(CAPACITY, options());
+    let (shared, other) = (Random(11).tokens(3000), Random(12).tokens(700));
+    probe.hold();
+    let request = || Request { keep_at: vec![2990], ..greedy(shared.clone(), 3) };
+    let generations = [engine.submit(request()).unwrap(), engine.submit(request()).unwrap()];
+    let unrelated = engine.submit(greedy(other.clone(), 3)).unwrap();
+    probe.go_on();
+    assert_eq!(hear(unrelated).tokens, continuation(&other, 3));
+    assert_eq!(generations.map(|generation| hear(generation).cached), [0, 2990]);
+    let passes = probe.passes.lock().unwrap();
+    let ends = |length: usize| passes.iter().position(|spans| spans.iter().any(|span| span.2 && span.0 + span.1 == length)).unwrap();
+    assert!(ends(700) < ends(3000));
+}
+
+#[test]
 fn what_a_leaver_computed_is_kept() {
     let (engine, _) = start(CAPACITY, options());
     let prompt = Random(8).tokens(3000);
