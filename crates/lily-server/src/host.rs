@@ -38,10 +38,10 @@ fn trusts_everyone(options: &ServerOptions) -> bool {
 }
 
 fn without_port(authority: &str) -> &str {
-    match authority.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !(name.contains(':') && !name.ends_with(']')) => name,
-        _ => authority,
-    }
+    let Some((name, port)) = authority.rsplit_once(':') else { return authority };
+    // The last colon of a bare IPv6 address begins no port.
+    let whole_name = !name.contains(':') || name.ends_with(']');
+    if whole_name && port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { authority }
 }
 
 fn parse_ip(name: &str) -> Option<IpAddr> {
