@@ -1,5 +1,6 @@
 //! Developer tasks. `cargo xtask check` is what CI runs after the tests.
 
+mod aarch64;
 mod sdk;
 mod shell;
 mod tidy;
@@ -13,6 +14,7 @@ cargo xtask fmt       formatting only
 cargo xtask lint      clippy with warnings denied
 cargo xtask doc       public documentation, warnings denied
 cargo xtask tidy      house rules: file sizes, module docs, forbidden words
+cargo xtask aarch64   tests of the NEON loops under QEMU, with and without the dot-product instructions
 cargo xtask sdk       real clients (Python) against a running `lily serve`";
 
 fn main() -> anyhow::Result<()> {
@@ -28,6 +30,7 @@ fn main() -> anyhow::Result<()> {
         "lint" => lint(),
         "doc" => doc(),
         "tidy" => tidy::tidy(),
+        "aarch64" => aarch64::aarch64(&std::env::args().skip(2).collect::<Vec<_>>()),
         "sdk" => sdk::sdk(),
         "" | "help" | "--help" => {
             println!("{HELP}");
