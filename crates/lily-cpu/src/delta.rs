@@ -350,6 +350,10 @@ fn step<S: Simd>(s: S, memory: &mut [f32], tokens: &mut Tokens<'_>, block: usize
     let (query, key) = tokens.query_key(0);
     for ((row, &q), &k) in memory.chunks_exact(BLOCK).zip(query).zip(key) {
         let (q, k) = (s.splat(q), s.splat(k));
+        // The next block, one block's length ahead: two cache lines a row.
+        let ahead = row.as_ptr().wrapping_add(memory.len());
+        s.prefetch(ahead);
+        s.prefetch(ahead.wrapping_add(BLOCK / 2));
         for j in 0..vectors {
             // SAFETY: a row has BLOCK values.
             let x = unsafe { s.load(row.as_ptr().add(j * S::LANES)) };

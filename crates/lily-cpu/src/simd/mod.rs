@@ -22,6 +22,8 @@ pub(crate) trait Simd: Copy {
     type V: Copy;
     const LANES: usize;
 
+    /// Asks for the cache line at any address, which need not be readable.
+    fn prefetch<T>(self, at: *const T);
     fn splat(self, x: f32) -> Self::V;
     /// # Safety
     /// `LANES` values are readable at `at`; no alignment is asked.

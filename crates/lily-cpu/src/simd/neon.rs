@@ -43,6 +43,11 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn prefetch<T>(self, at: *const T) {
+        // SAFETY: a prefetch never faults.
+        unsafe { asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(readonly, nostack, preserves_flags)) }
+    }
+    #[inline(always)]
     fn splat(self, x: f32) -> float32x4_t {
         // SAFETY: every aarch64 machine has NEON.
         unsafe { vdupq_n_f32(x) }

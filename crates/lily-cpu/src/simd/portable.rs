@@ -19,6 +19,8 @@ impl Simd for Portable {
     const LANES: usize = 8;
 
     #[inline(always)]
+    fn prefetch<T>(self, _at: *const T) {}
+    #[inline(always)]
     fn splat(self, x: f32) -> Eight {
         [x; 8]
     }

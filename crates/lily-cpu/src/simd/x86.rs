@@ -54,6 +54,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch<T>(self, at: *const T) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+    #[inline(always)]
     fn splat(self, x: f32) -> __m256 {
         // SAFETY: the token proves that the machine has the instructions.
         unsafe { _mm256_set1_ps(x) }
@@ -120,6 +125,11 @@ impl Simd for Avx512 {
         pow2(x) = _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_add_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32(127))));
     }
 
+    #[inline(always)]
+    fn prefetch<T>(self, at: *const T) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
         // SAFETY: the token proves that the machine has the instructions.
