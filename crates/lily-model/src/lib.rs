@@ -10,6 +10,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod error;
 mod fields;
+mod fingerprint;
 pub mod footprint;
 pub mod forward;
 mod load;

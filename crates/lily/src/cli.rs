@@ -205,6 +205,12 @@ pub struct ServeArgs {
     /// Memory for saved states, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 2048)]
     pub cache_mib: usize,
+    /// Keep saved states here too, so that they survive a restart
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// Disk space for saved states, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 20480, requires = "cache_dir")]
+    pub cache_dir_mib: u64,
     /// Largest request body, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 32)]
     pub body_limit_mib: usize,

@@ -12,7 +12,12 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<()> {
     runtime.block_on(async {
         // The port first: a busy one should show before a large model is opened.
         let listener = lily_server::bind(&options).await?;
-        let limits = Limits { slots: args.slots.into(), queue: args.queue, cache_bytes: args.cache_mib << 20 };
+        let limits = Limits {
+            slots: args.slots.into(),
+            queue: args.queue,
+            cache_bytes: args.cache_mib << 20,
+            disk: args.cache_dir.map(|directory| (directory, args.cache_dir_mib << 20)),
+        };
         let session = session::start(&args.model, &limits)?;
         let service = Service::new(session.engine, session.text, session.name);
         tracing::info!("{} on {}: http://{}/v1", service.model, service.engine.device_name(), listener.local_addr()?);

@@ -1,12 +1,13 @@
 //! Joins checkpoint, tokenizer, device and engine: what every command that generates starts with.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use lily_cpu::{Activations, CpuDevice, CpuOptions};
-use lily_engine::{Engine, Options, Sampling};
+use lily_engine::{DiskOptions, Engine, Options, Sampling};
 use lily_model::footprint::Footprint;
-use lily_model::{Capacity, Checkpoint, ModelConfig, PAGE_TOKENS, Runner, Weights};
+use lily_model::{Capacity, Checkpoint, ModelConfig, ModelError, PAGE_TOKENS, Runner, Weights};
 use lily_text::Text;
 
 use crate::cli::{ActivationsChoice, DeviceChoice, ModelArgs, SamplingArgs};
@@ -25,11 +26,13 @@ pub struct Limits {
     pub slots: usize,
     pub queue: usize,
     pub cache_bytes: usize,
+    /// Where saved states survive a restart, and how many bytes they may take there.
+    pub disk: Option<(PathBuf, u64)>,
 }
 
 impl Limits {
     /// One conversation at a time, as on the command line.
-    pub const ONE: Limits = Limits { slots: 1, queue: 1, cache_bytes: 256 << 20 };
+    pub const ONE: Limits = Limits { slots: 1, queue: 1, cache_bytes: 256 << 20, disk: None };
 }
 
 /// Opens the model and starts its engine.
@@ -51,7 +54,15 @@ pub fn start(args: &ModelArgs, limits: &Limits) -> anyhow::Result<Session> {
         DeviceChoice::Auto | DeviceChoice::Cpu => CpuDevice::new(&config, &weights, capacity, cpu_options(args))?,
     };
     let runner = Runner::new(config, device)?;
-    let options = Options { context, queue_max: limits.queue, chunk: args.chunk, cache_bytes: limits.cache_bytes, ..Options::default() };
+    let disk = limits.disk.clone().map(|(directory, bytes_max)| Ok(DiskOptions { directory, bytes_max, model: checkpoint.fingerprint()? }));
+    let options = Options {
+        context,
+        queue_max: limits.queue,
+        chunk: args.chunk,
+        cache_bytes: limits.cache_bytes,
+        disk: disk.transpose().map_err(|error: ModelError| error)?,
+        ..Options::default()
+    };
     let engine = Engine::start(runner, options);
     tracing::debug!(model = name, context, device = engine.device_name(), "ready");
     Ok(Session { name, text: Arc::new(text), engine })
