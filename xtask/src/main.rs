@@ -5,6 +5,8 @@ mod sdk;
 mod shell;
 mod tidy;
 
+use std::process::ExitCode;
+
 use anyhow::bail;
 use shell::cargo;
 
@@ -17,7 +19,17 @@ cargo xtask tidy      house rules: file sizes, module docs, forbidden words
 cargo xtask aarch64   tests of the NEON loops under QEMU, with and without the dot-product instructions
 cargo xtask sdk       real clients (Python) against a running `lily serve`";
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
     let task = std::env::args().nth(1).unwrap_or_default();
     match task.as_str() {
         "check" => {
