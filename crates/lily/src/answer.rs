@@ -57,10 +57,10 @@ pub async fn ask(session: &Session, question: Question) -> anyhow::Result<Outcom
     let mut reader = Reader::new(question.parser, question.show_thinking);
     let (ended, usage) = tokio::select! {
         result = reader.read(generation, started) => result?,
-        _ = tokio::signal::ctrl_c() => (Ended::Interrupted, Usage::default()),
+        _ = tokio::signal::ctrl_c() => (Ended::Interrupted, None),
     };
     reader.finish()?;
-    let usage = if ended == Ended::Complete && usage == Usage::default() { reader.counted(started) } else { usage };
+    let usage = usage.unwrap_or_else(|| reader.counted(started));
     Ok(Outcome { answer: reader.answer, ended, usage, first_token: reader.first_token.unwrap_or_default() })
 }
 
@@ -79,7 +79,8 @@ impl Reader {
         Reader { parser, answer: Answer::default(), screen: Screen::new(show_thinking), events: Vec::new(), first_token: None, tokens: 0 }
     }
 
-    async fn read(&mut self, mut generation: Generation, started: Instant) -> anyhow::Result<(Ended, Usage)> {
+    /// How it ended, and the engine's own account where it came to one.
+    async fn read(&mut self, mut generation: Generation, started: Instant) -> anyhow::Result<(Ended, Option<Usage>)> {
         while let Some(event) = generation.next().await {
             match event {
                 Event::Started { .. } => {}
@@ -89,11 +90,11 @@ impl Reader {
                     self.tokens += 1;
                     self.parser.push(id, &mut self.events);
                     if self.show()? {
-                        return Ok((Ended::Complete, Usage::default()));
+                        return Ok((Ended::Complete, None));
                     }
                 }
-                Event::Finished { reason: Finish::Stop, usage } => return Ok((Ended::Complete, usage)),
-                Event::Finished { reason: Finish::Length, usage } => return Ok((Ended::Length, usage)),
+                Event::Finished { reason: Finish::Stop, usage } => return Ok((Ended::Complete, Some(usage))),
+                Event::Finished { reason: Finish::Length, usage } => return Ok((Ended::Length, Some(usage))),
                 Event::Failed(error) => return Err(anyhow::anyhow!(error).context("the engine failed")),
             }
         }

@@ -1,5 +1,7 @@
 //! `lily inspect`: a model's shape, the memory that it needs, and how fast decoding can be at most.
 
+use std::io::{self, Write};
+
 use lily_model::apple::{CHIPS, Chip};
 use lily_model::footprint::Footprint;
 use lily_model::storage::Storage;
@@ -32,28 +34,31 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     contexts.sort_unstable();
     contexts.dedup();
 
-    print_shape(&name, &config);
-    print_weights(&footprint);
-    print_memory(&footprint, &contexts);
-    print_traffic(&footprint, &contexts, args.bandwidth);
-    print_apple(&footprint, &contexts);
+    let mut out = io::stdout().lock();
+    print_shape(&mut out, &name, &config)?;
+    print_weights(&mut out, &footprint)?;
+    print_memory(&mut out, &footprint, &contexts)?;
+    print_traffic(&mut out, &footprint, &contexts, args.bandwidth)?;
+    print_apple(&mut out, &footprint, &contexts)?;
     Ok(())
 }
 
-fn print_shape(name: &str, config: &ModelConfig) {
+fn print_shape(out: &mut impl Write, name: &str, config: &ModelConfig) -> io::Result<()> {
     let (delta, attention) = (config.layers_of(LayerKind::Delta), config.layers_of(LayerKind::Attention));
-    println!("{name}");
-    println!("  layers        {} ({delta} Gated DeltaNet, {attention} attention), hidden {}", config.layers.len(), config.hidden);
-    println!(
+    writeln!(out, "{name}")?;
+    writeln!(out, "  layers        {} ({delta} Gated DeltaNet, {attention} attention), hidden {}", config.layers.len(), config.hidden)?;
+    writeln!(
+        out,
         "  experts       {} of {} per token and layer, {} wide; shared expert {}",
         config.experts_per_token, config.experts, config.expert_width, config.shared_width
-    );
-    println!("  attention     {} query heads over {} key-value heads of {}", config.heads_q, config.heads_kv, config.head_dim);
-    println!("  DeltaNet      {} value heads of {}, {} key heads of {}", config.heads_v, config.dim_v, config.heads_k, config.dim_k);
-    println!("  vocabulary    {}, context {}", config.vocab, config.context_max);
+    )?;
+    writeln!(out, "  attention     {} query heads over {} key-value heads of {}", config.heads_q, config.heads_kv, config.head_dim)?;
+    writeln!(out, "  DeltaNet      {} value heads of {}, {} key heads of {}", config.heads_v, config.dim_v, config.heads_k, config.dim_k)?;
+    writeln!(out, "  vocabulary    {}, context {}", config.vocab, config.context_max)?;
+    Ok(())
 }
 
-fn print_weights(footprint: &Footprint) {
+fn print_weights(out: &mut impl Write, footprint: &Footprint) -> io::Result<()> {
     let weights = &footprint.weights;
     let parts = [
         ("routed experts", weights.experts),
@@ -65,60 +70,66 @@ fn print_weights(footprint: &Footprint) {
         ("head", weights.head),
         ("vectors", weights.vectors),
     ];
-    println!("\nWeights: {}", size(footprint.weight_bytes()));
+    writeln!(out, "\nWeights: {}", size(footprint.weight_bytes()))?;
     for (part, bytes) in parts {
-        println!("  {part:<17} {:>9}", size(bytes));
+        writeln!(out, "  {part:<17} {:>9}", size(bytes))?;
     }
+    Ok(())
 }
 
-fn print_memory(footprint: &Footprint, contexts: &[usize]) {
+fn print_memory(out: &mut impl Write, footprint: &Footprint, contexts: &[usize]) -> io::Result<()> {
     let machine = memory_bytes();
-    println!("\nMemory for one conversation; this machine has {}", size(machine));
-    println!("  {:>7}  {:>9}  {:>15}  {:>9}", "context", "state", "keys and values", "in all");
+    writeln!(out, "\nMemory for one conversation; this machine has {}", size(machine))?;
+    writeln!(out, "  {:>7}  {:>9}  {:>15}  {:>9}", "context", "state", "keys and values", "in all")?;
     for &context in contexts {
         let state = footprint.state_bytes();
         let total = footprint.memory_bytes(context, 1) + PROGRAM_BYTES;
         let verdict = if total < machine { "fits" } else { "does not fit" };
-        println!(
+        writeln!(
+            out,
             "  {context:>7}  {:>9}  {:>15}  {:>9}  {verdict}",
             size(state),
             size(footprint.sequence_bytes(context) - state),
             size(total)
-        );
+        )?;
     }
+    Ok(())
 }
 
-fn print_traffic(footprint: &Footprint, contexts: &[usize], bandwidth: Option<f64>) {
-    println!("\nBytes that one decoded token moves (and the tokens a second that memory allows at most)");
+fn print_traffic(out: &mut impl Write, footprint: &Footprint, contexts: &[usize], bandwidth: Option<f64>) -> io::Result<()> {
+    writeln!(out, "\nBytes that one decoded token moves (and the tokens a second that memory allows at most)")?;
     let given = bandwidth.map_or(String::new(), |bandwidth| format!("  {:>14}", format!("at {bandwidth} GB/s")));
-    println!("  {:>7}  {:>9}  {:>9}  {:>9}  {:>9}{given}", "context", "weights", "state", "context", "in all");
+    writeln!(out, "  {:>7}  {:>9}  {:>9}  {:>9}  {:>9}{given}", "context", "weights", "state", "context", "in all")?;
     for &context in contexts {
         let bytes = footprint.token_bytes(context);
         let ceiling = bandwidth.map_or(String::new(), |bandwidth| format!("  {:>8.1} tok/s", footprint.decode_ceiling(context, bandwidth)));
-        println!(
+        writeln!(
+            out,
             "  {context:>7}  {:>9}  {:>9}  {:>9}  {:>9}{ceiling}",
             size(bytes.weights),
             size(bytes.state),
             size(bytes.kv),
             size(bytes.total())
-        );
+        )?;
     }
+    Ok(())
 }
 
-fn print_apple(footprint: &Footprint, contexts: &[usize]) {
-    println!("\nApple chips: decode ceiling in tok/s by context, and the memory sizes whose GPU share holds the model");
-    print!("  {:<22} {:>5}", "chip", "GB/s");
+fn print_apple(out: &mut impl Write, footprint: &Footprint, contexts: &[usize]) -> io::Result<()> {
+    writeln!(out, "\nApple chips: decode ceiling in tok/s by context, and the memory sizes whose GPU share holds the model")?;
+    write!(out, "  {:<22} {:>5}", "chip", "GB/s")?;
     for context in contexts {
-        print!(" {context:>7}");
+        write!(out, " {context:>7}")?;
     }
-    println!("   fits in");
+    writeln!(out, "   fits in")?;
     for chip in &CHIPS {
-        print!("  {:<22} {:>5}", chip.name, chip.bandwidth);
+        write!(out, "  {:<22} {:>5}", chip.name, chip.bandwidth)?;
         for &context in contexts {
-            print!(" {:>7.0}", footprint.decode_ceiling(context, chip.bandwidth));
+            write!(out, " {:>7.0}", footprint.decode_ceiling(context, chip.bandwidth))?;
         }
-        println!("   {}", fitting(chip, footprint, contexts[0]));
+        writeln!(out, "   {}", fitting(chip, footprint, contexts[0]))?;
     }
+    Ok(())
 }
 
 /// The memory sizes of a chip in which the shortest context of the table fits.

@@ -13,7 +13,7 @@ mod session;
 mod source;
 mod synth;
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -29,18 +29,28 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(args),
         Command::Synth(args) => synth::synth(args),
         Command::Pull(args) => pull::pull(args),
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "lily", &mut std::io::stdout());
-            Ok(())
-        }
+        Command::Completions { shell } => print_completions(shell),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lily: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Into memory first: the generator panics where its output is closed early, as by `| head`.
+fn print_completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "lily", &mut script);
+    Ok(io::stdout().write_all(&script)?)
+}
+
+/// Whoever read our output has seen enough: no error.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.root_cause().downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Logs to standard error: warnings only, for a server what it does, more with -v; `RUST_LOG` wins where it is set.
@@ -54,8 +64,8 @@ fn start_logging(verbose: u8, serving: bool) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| level.into());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .init();
 }

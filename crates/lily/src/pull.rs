@@ -1,6 +1,7 @@
 //! `lily pull`: a checkpoint from the Hugging Face Hub into its ordinary cache, resumed where it stopped.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ pub fn pull(args: PullArgs) -> anyhow::Result<()> {
     }
     let dir = config.as_deref().and_then(Path::parent).context("config.json was not stored")?;
     verify(dir).with_context(|| format!("{} was downloaded, but is not a model that Lily runs", args.repository))?;
-    println!("{}", dir.display());
+    writeln!(io::stdout(), "{}", dir.display())?;
     eprintln!("Ready: lily chat --model {}", args.repository);
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The program as a user calls it: the bundled model answers, flags work, bad input gets a clear message.
 
 use std::fs;
+use std::process::Stdio;
 
 use assert_cmd::Command;
 use predicates::prelude::*;
@@ -163,6 +164,18 @@ fn a_busy_port_says_so() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     lily(&["serve", "--port", &port]).assert().failure().stderr(contains("in use").and(contains("--port")));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    for args in [&["inspect", "--full-size"][..], &["completions", "zsh"], &["run", "-q", "--temperature", "0", "Tell me a story."]] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_lily"));
+        let mut child = command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("panicked") && !said.contains("lily:"), "{args:?}: {said}");
+    }
 }
 
 #[test]
