@@ -59,6 +59,11 @@ impl Probe {
         self.passes_max.store(passes, Ordering::SeqCst);
     }
 
+    /// Lets so many further passes happen.
+    pub fn allow_more(&self, passes: usize) {
+        self.allow(self.passes.lock().unwrap().len() + passes);
+    }
+
     pub fn go_on(&self) {
         self.allow(usize::MAX);
     }
