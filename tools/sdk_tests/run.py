@@ -8,10 +8,10 @@ call that the model calls at all, which lily-nano was trained to do. Every check
 status is 1 if any failed. Start reading at `CHECKS`.
 """
 
-import argparse
 import json
 import sys
-import traceback
+
+import checks
 
 try:
     import openai
@@ -155,30 +155,13 @@ CHECKS = [
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", required=True, help="where lily serves, such as http://127.0.0.1:8080")
-    parser.add_argument("--api-key", default="none")
-    parser.add_argument("--only", help="run the checks whose name contains this")
-    arguments = parser.parse_args()
-
-    client = openai.OpenAI(base_url=arguments.url.rstrip("/") + "/v1", api_key=arguments.api_key, max_retries=0, timeout=120)
+    flags = checks.arguments(__doc__)
+    client = openai.OpenAI(base_url=flags.url.rstrip("/") + "/v1", api_key=flags.api_key, max_retries=0, timeout=120)
     try:
         model = client.models.list().data[0].id
     except openai.APIConnectionError as error:
-        sys.exit(f"nothing answers at {arguments.url}: {error}")
-
-    failed = 0
-    for check in CHECKS:
-        if arguments.only and arguments.only not in check.__name__:
-            continue
-        try:
-            check(client, model)
-            print(f"ok      {check.__name__}")
-        except Exception:
-            failed += 1
-            print(f"FAILED  {check.__name__}")
-            traceback.print_exc(file=sys.stdout)
-    sys.exit(1 if failed else 0)
+        sys.exit(f"nothing answers at {flags.url}: {error}")
+    checks.run(CHECKS, flags.only, client, model)
 
 
 if __name__ == "__main__":

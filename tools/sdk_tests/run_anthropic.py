@@ -6,9 +6,9 @@
 Needs the package `anthropic` and sets up nothing itself. Start reading at `CHECKS`.
 """
 
-import argparse
 import sys
-import traceback
+
+import checks
 
 try:
     import anthropic
@@ -94,21 +94,9 @@ CHECKS = [
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", required=True, help="where lily serves, such as http://127.0.0.1:8080")
-    parser.add_argument("--api-key", default="none")
-    arguments = parser.parse_args()
-    client = anthropic.Anthropic(base_url=arguments.url, api_key=arguments.api_key, max_retries=0, timeout=120)
-    failed = 0
-    for check in CHECKS:
-        try:
-            check(client)
-            print(f"ok      {check.__name__}")
-        except Exception:
-            failed += 1
-            print(f"FAILED  {check.__name__}")
-            traceback.print_exc(file=sys.stdout)
-    sys.exit(1 if failed else 0)
+    flags = checks.arguments(__doc__)
+    client = anthropic.Anthropic(base_url=flags.url, api_key=flags.api_key, max_retries=0, timeout=120)
+    checks.run(CHECKS, flags.only, client)
 
 
 if __name__ == "__main__":
