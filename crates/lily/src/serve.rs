@@ -20,8 +20,9 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<()> {
         };
         let session = session::start(&args.model, &limits)?;
         let service = Service::new(session.engine, session.text, session.name);
+        let stop = stop_signal()?;
         tracing::info!("{} on {}: http://{}/v1", service.model, service.engine.device_name(), listener.local_addr()?);
-        lily_server::serve(listener, service, options, stop_signal()).await?;
+        lily_server::serve(listener, service, options, stop).await?;
         Ok(())
     })
 }
@@ -45,18 +46,25 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     })
 }
 
-/// Ctrl-C, or the signal by which a service manager ends a program.
-async fn stop_signal() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-            }
-            return;
+/// Completes on Ctrl-C, or on the signal by which a service manager ends a program. Listens from the call on,
+/// not from the first wait: whoever reads that the server is up may stop it at once.
+#[cfg(unix)]
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
         }
-    }
-    let _ = tokio::signal::ctrl_c().await;
+    })
+}
+
+/// Completes on Ctrl-C.
+#[cfg(not(unix))]
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    Ok(async {
+        let _ = tokio::signal::ctrl_c().await;
+    })
 }
