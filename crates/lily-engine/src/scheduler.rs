@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lily_model::{Batch, Device, Logits, PAGE_TOKENS, Runner, Span};
+use lily_model::{Batch, Device, Logits, Runner, Span};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::cache::Sizes;
@@ -50,7 +50,7 @@ impl<D: Device> Scheduler<D> {
     /// `options.context` holds for this device and model.
     pub fn new(runner: Runner<D>, options: Options, inbox: Arc<Inbox>) -> Self {
         let capacity = runner.device.capacity();
-        let sizes = Sizes { bytes_max: options.cache_bytes, state: runner.device.state_bytes(), page: page_bytes(&runner.config) };
+        let sizes = Sizes { bytes_max: options.cache_bytes, state: runner.device.state_bytes(), page: runner.config.page_bytes() };
         let chunk = options.chunk.clamp(1, capacity.rows);
         let options =
             Options { chunk, chunk_shared: options.chunk_shared.clamp(1, chunk), keep_every: options.keep_every.max(1), ..options };
@@ -277,9 +277,4 @@ fn span(running: &[Sequence], part: Part) -> Span<'_> {
         pages: &sequence.pages,
         logits: if end == sequence.tokens.len() { Logits::Last } else { Logits::None },
     }
-}
-
-/// Keys and values of one page in every attention layer, bf16 as all devices keep them.
-fn page_bytes(config: &lily_model::ModelConfig) -> usize {
-    config.layers_of(lily_model::LayerKind::Attention) * PAGE_TOKENS * config.kv_width() * 2 * 2
 }

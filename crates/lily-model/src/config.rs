@@ -71,6 +71,17 @@ impl ModelConfig {
         self.heads_kv * self.head_dim
     }
 
+    /// Bytes of keys and values of one position in all attention layers: 16 bits a value, bf16 on GPUs and f16
+    /// on the CPU.
+    pub fn kv_bytes(&self) -> usize {
+        2 * 2 * self.kv_width() * self.layers_of(LayerKind::Attention)
+    }
+
+    /// Bytes of one KV page.
+    pub fn page_bytes(&self) -> usize {
+        self.kv_bytes() * crate::batch::PAGE_TOKENS
+    }
+
     /// Layers of one kind.
     pub fn layers_of(&self, kind: LayerKind) -> usize {
         self.layers.iter().filter(|&&layer| layer == kind).count()

@@ -132,14 +132,14 @@ impl Footprint {
         (4 * (delta + conv) * config.layers_of(LayerKind::Delta)) as u64
     }
 
-    /// Keys and values of one position in all attention layers, bf16.
+    /// Keys and values of one position in all attention layers.
     pub fn kv_bytes(&self) -> u64 {
-        (2 * 2 * self.config.kv_width() * self.config.layers_of(LayerKind::Attention)) as u64
+        self.config.kv_bytes() as u64
     }
 
     /// One KV page.
     pub fn page_bytes(&self) -> usize {
-        self.kv_bytes() as usize * PAGE_TOKENS
+        self.config.page_bytes()
     }
 
     /// State and whole pages of one sequence of `context` tokens.

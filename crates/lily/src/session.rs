@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use lily_cpu::{Activations, CpuDevice, CpuOptions};
 use lily_engine::{DiskOptions, Engine, Options, Sampling};
 use lily_model::footprint::Footprint;
-use lily_model::{Capacity, Checkpoint, ModelConfig, ModelError, PAGE_TOKENS, Runner, Weights};
+use lily_model::{Capacity, Checkpoint, ModelConfig, PAGE_TOKENS, Runner, Weights};
 use lily_text::Text;
 
 use crate::cli::{ActivationsChoice, DeviceChoice, ModelArgs, SamplingArgs};
@@ -54,15 +54,12 @@ pub fn start(args: &ModelArgs, limits: &Limits) -> anyhow::Result<Session> {
         DeviceChoice::Auto | DeviceChoice::Cpu => CpuDevice::new(&config, &weights, capacity, cpu_options(args))?,
     };
     let runner = Runner::new(config, device)?;
-    let disk = limits.disk.clone().map(|(directory, bytes_max)| Ok(DiskOptions { directory, bytes_max, model: checkpoint.fingerprint()? }));
-    let options = Options {
-        context,
-        queue_max: limits.queue,
-        chunk: args.chunk,
-        cache_bytes: limits.cache_bytes,
-        disk: disk.transpose().map_err(|error: ModelError| error)?,
-        ..Options::default()
+    let disk = match limits.disk.clone() {
+        Some((directory, bytes_max)) => Some(DiskOptions { directory, bytes_max, model: checkpoint.fingerprint()? }),
+        None => None,
     };
+    let options =
+        Options { context, queue_max: limits.queue, chunk: args.chunk, cache_bytes: limits.cache_bytes, disk, ..Options::default() };
     let engine = Engine::start(runner, options);
     tracing::debug!(model = name, context, device = engine.device_name(), "ready");
     Ok(Session { name, text: Arc::new(text), engine })
