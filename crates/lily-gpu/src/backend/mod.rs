@@ -1,0 +1,53 @@
+//! What a device must do: hold buffers, move bytes, run command lists. Everything above is shared by all of them.
+
+use lily_model::ModelError;
+
+use crate::commands::{BufferId, CommandList, View};
+
+/// A recorded list that the backend has prepared for many runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prepared(pub u32);
+
+/// One device. Work is queued and runs in the order of the calls; [`Backend::read`] and [`Backend::wait`] wait for it.
+/// After an error of queued work the next waiting call reports it, once.
+pub trait Backend: Send {
+    /// For logs and `/health`, such as `cuda (NVIDIA H200, 132 multiprocessors)`.
+    fn name(&self) -> String;
+
+    /// Bytes that buffers may take together; `None` where nothing but the host's memory limits them.
+    fn memory(&self) -> Option<usize>;
+
+    /// A zeroed buffer. Called at load only.
+    fn allocate(&mut self, bytes: usize, what: &str) -> Result<BufferId, ModelError>;
+
+    /// A read-only buffer with these contents, which live as long as the process or the returned guard's owner. Without a
+    /// copy where device and host share memory and the range is aligned.
+    fn import(&mut self, bytes: lily_model::Bytes, what: &str) -> Result<BufferId, ModelError>;
+
+    /// Makes the entries with these names ready to run. Called once, at load; unknown names are errors.
+    fn prepare_kernels(&mut self, entries: &[&'static str]) -> Result<(), ModelError>;
+
+    /// Queues a copy from the host. The bytes are taken before it returns.
+    fn write(&mut self, to: View, bytes: &[u8]);
+
+    /// Queues a copy on the device; views of the same length that do not overlap.
+    fn copy(&mut self, from: View, to: View);
+
+    /// Queues zeros.
+    fn clear(&mut self, view: View);
+
+    /// Queues a list, once.
+    fn run(&mut self, list: &CommandList) -> Result<(), ModelError>;
+
+    /// Prepares a list that will be queued many times with the same bindings and arguments.
+    fn prepare(&mut self, list: &CommandList) -> Result<Prepared, ModelError>;
+
+    /// Queues a prepared list.
+    fn replay(&mut self, prepared: Prepared) -> Result<(), ModelError>;
+
+    /// Waits for all queued work, then copies to the host.
+    fn read(&mut self, from: View, bytes: &mut [u8]) -> Result<(), ModelError>;
+
+    /// Waits for all queued work.
+    fn wait(&mut self) -> Result<(), ModelError>;
+}
