@@ -20,9 +20,9 @@ pub trait Backend: Send {
     /// A zeroed buffer. Called at load only.
     fn allocate(&mut self, bytes: usize, what: &str) -> Result<BufferId, ModelError>;
 
-    /// A read-only buffer with these contents, which live as long as the process or the returned guard's owner. Without a
-    /// copy where device and host share memory and the range is aligned.
-    fn import(&mut self, bytes: lily_model::Bytes, what: &str) -> Result<BufferId, ModelError>;
+    /// A read-only view of one tensor's bytes, its offset a multiple of 16: where device and host share memory and the
+    /// mapped file's alignment allows, without a copy (one buffer a file, many views), else copied. Called at load only.
+    fn import(&mut self, bytes: &lily_model::Bytes, what: &str) -> Result<View, ModelError>;
 
     /// Makes the entries with these names ready to run. Called once, at load; unknown names are errors.
     fn prepare_kernels(&mut self, entries: &[&'static str]) -> Result<(), ModelError>;
