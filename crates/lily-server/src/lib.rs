@@ -34,6 +34,7 @@ mod sse;
 mod tokenize;
 mod usage;
 
+pub use chat::tools::read_tools;
 pub use options::{ServerError, ServerOptions, bind};
 pub use serve::serve;
 pub use service::{Service, checkpoint_sampling};

@@ -8,6 +8,7 @@ mod bare_call;
 mod chat;
 mod closing;
 mod constraint;
+mod cut;
 mod defaults;
 mod detokenizer;
 mod encoder;

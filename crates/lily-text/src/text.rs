@@ -7,6 +7,7 @@ use tokenizers::Tokenizer;
 use crate::TextError;
 use crate::chat::{ChatOptions, Message, Prompt, Tool};
 use crate::constraint::{ConstraintFactory, ConstraintOptions, OutputConstraint};
+use crate::cut::cut;
 use crate::defaults::{ConfigFiles, SamplingDefaults};
 use crate::detokenizer::Detokenizer;
 use crate::encoder::Encoder;
@@ -90,6 +91,11 @@ impl Text {
             return Err(TextError::UnknownToken { token, vocab: self.vocabulary.rows });
         }
         Ok(self.vocabulary.bytes(token))
+    }
+
+    /// The same text cut into tokens of at most `bytes_max` bytes; added tokens stay. For tests and bug reports.
+    pub fn cut(&self, tokens: &[u32], bytes_max: usize) -> Vec<u32> {
+        cut(&self.vocabulary, tokens, bytes_max)
     }
 
     /// Renders a conversation with the checkpoint's chat template.

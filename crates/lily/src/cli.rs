@@ -38,6 +38,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Show a model: its shape, the memory that it needs, and how fast it can be
     Inspect(InspectArgs),
+    /// Read a model's raw output as a client would get it: reasoning, content, tool calls
+    Parse(ParseArgs),
     /// Write a synthetic checkpoint of any size, for benchmarks
     Synth(SynthArgs),
     /// Download a checkpoint from the Hugging Face Hub
@@ -232,6 +234,39 @@ pub struct InspectArgs {
     /// Show the full-size model's figures without its checkpoint
     #[arg(long, conflicts_with = "model")]
     pub full_size: bool,
+}
+
+#[derive(Args)]
+pub struct ParseArgs {
+    /// File with the output, or a trace of `lily serve --trace` (with --trace); - or nothing is standard input
+    pub file: Option<PathBuf>,
+    /// The file holds token ids (numbers, however separated), not text
+    #[arg(long)]
+    pub ids: bool,
+    /// The file is a trace: its output tokens, tools and thinking state are read
+    #[arg(long, conflicts_with_all = ["ids", "tools", "no_think", "raw"])]
+    pub trace: bool,
+    /// JSON file with the request's tools: an array, or an object that has them under "tools"
+    #[arg(long, value_name = "FILE")]
+    pub tools: Option<PathBuf>,
+    /// The prompt had closed the think block: the output begins with the answer
+    #[arg(long)]
+    pub no_think: bool,
+    /// Read it as a plain completion, without the chat format
+    #[arg(long, conflicts_with_all = ["tools", "no_think"])]
+    pub raw: bool,
+    /// End the answer before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Print the events of the stream, one JSON object a line, instead of the whole message
+    #[arg(long)]
+    pub stream: bool,
+    /// Cut the text into tokens of at most so many bytes first; fails if that changes the message
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1..))]
+    pub chunk: Option<u16>,
+    /// Checkpoint whose tokenizer reads the output [default: the bundled lily-nano]
+    #[arg(short, long, value_name = "DIR")]
+    pub model: Option<String>,
 }
 
 #[derive(Args)]

@@ -6,6 +6,7 @@ mod bundled;
 mod chat;
 mod cli;
 mod inspect;
+mod parse;
 mod pull;
 mod run;
 mod serve;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::serve(args),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Synth(args) => synth::synth(args),
+        Command::Parse(args) => parse::parse(args),
         Command::Pull(args) => pull::pull(args),
         Command::Completions { shell } => print_completions(shell),
     };

@@ -66,7 +66,7 @@ pub fn start(args: &ModelArgs, limits: &Limits) -> anyhow::Result<Session> {
 }
 
 /// The checkpoint's text side; only the tokenizer is indispensable.
-fn text(checkpoint: &Checkpoint, config: &ModelConfig) -> anyhow::Result<Text> {
+pub fn text(checkpoint: &Checkpoint, config: &ModelConfig) -> anyhow::Result<Text> {
     let optional = |name: &str| if checkpoint.has_file(name) { checkpoint.file(name).map(Some) } else { Ok(None) };
     let template = optional("chat_template.jinja")?;
     let template = template.as_deref().map(std::str::from_utf8).transpose().context("chat_template.jinja: expected UTF-8 text")?;

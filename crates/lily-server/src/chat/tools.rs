@@ -15,6 +15,11 @@ pub(crate) enum ToolChoice {
     Named(String),
 }
 
+/// The tools of a request's body, for programs that read a saved one. The error says which field is wrong.
+pub fn read_tools(body: &Map<String, Value>) -> Result<Vec<Tool>, String> {
+    tools(&Fields::new("", body)).map_err(|error| error.message)
+}
+
 /// Reads `tools`, and `functions` of the API before it.
 pub(crate) fn tools(fields: &Fields<'_>) -> Result<Vec<Tool>, ApiError> {
     let name = if fields.get("tools").is_none() && fields.get("functions").is_some() { "functions" } else { "tools" };

@@ -217,4 +217,6 @@ impl Steps for ScriptedDevice {
     fn read(&self, _buffer: &(), _rows: usize) -> Vec<f32> {
         Vec::new()
     }
+
+    fn write(&mut self, _buffer: &mut (), _rows: usize, _values: &[f32]) {}
 }
