@@ -127,4 +127,17 @@ impl RouteRows {
         }
         out
     }
+
+    /// The same, to write: `values` are whole rows.
+    pub(crate) fn set_f32(&mut self, rows: usize, values: &[f32]) {
+        let per_row = self.per_row;
+        assert_eq!(values.len(), rows * (2 * per_row + 1), "{rows} rows of {per_row} routes each");
+        for (row, values) in values.chunks_exact(2 * per_row + 1).enumerate() {
+            let choices = row * per_row..(row + 1) * per_row;
+            let ids = self.ids[choices.clone()].iter_mut().zip(&values[..per_row]);
+            ids.for_each(|(id, &value)| *id = value as u32);
+            self.weights[choices].copy_from_slice(&values[per_row..2 * per_row]);
+            self.shared[row] = values[2 * per_row];
+        }
+    }
 }

@@ -30,7 +30,7 @@ pub trait Device: Steps + Send {
     /// For logs and `/health`, such as `cpu (avx512, 2 threads)`.
     fn name(&self) -> String;
     fn capacity(&self) -> Capacity;
-    /// Completes the staged and recorded pass: afterwards its logits can be read.
+    /// Completes the staged and recorded pass ([`Steps::flush`] included): afterwards its logits can be read.
     fn finish(&mut self) -> Result<(), ModelError>;
     /// Logits of the last finished pass, `[vocab]`; `row` counts the batch's logit rows.
     fn logits(&self, row: usize) -> &[f32];

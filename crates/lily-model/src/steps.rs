@@ -91,5 +91,18 @@ pub trait Steps {
 
     /// The first `rows` rows of a buffer as f32, `[rows, width]`: for tests and traces. For `routes`:
     /// per row the expert ids, then the weights, then the shared gate.
+    /// Gives what the steps before the last [`Steps::flush`] wrote.
     fn read(&self, buffer: &Self::Buffer, rows: usize) -> Vec<f32>;
+
+    /// Overwrites the first `rows` rows of a buffer, in the layout of [`Steps::read`]: tests make up operands and poison
+    /// results through this. Values are rounded to what the device stores; NaN stays NaN. For `routes`, whatever the
+    /// device derives from a row's experts (their lists of rows, say) is made anew.
+    fn write(&mut self, buffer: &mut Self::Buffer, rows: usize, values: &[f32]);
+
+    /// Runs the steps recorded so far and waits for them: afterwards [`Steps::read`] sees their results. The staged
+    /// batch stays staged. [`crate::Device::finish`] implies it; the forward pass never asks for it, tests do after every
+    /// single step. Nothing to do for a device that computes at once.
+    fn flush(&mut self) -> Result<(), ModelError> {
+        Ok(())
+    }
 }

@@ -1,8 +1,7 @@
 //! Watching a forward pass step by step: what each step wrote, by name, as f32.
 //!
 //! Wrap a device in [`Traced`] and run it as usual; the layer tests compare the records with those of
-//! another implementation, so that a failure names the step. Only for devices whose [`Steps::read`] gives
-//! what the steps before it wrote, as one that computes at once does.
+//! another implementation, so that a failure names the step. The device is flushed after every step.
 
 use crate::batch::{Batch, Page, Slot};
 use crate::error::ModelError;
@@ -25,11 +24,13 @@ pub struct Traced<S> {
     device: S,
     records: Vec<Record>,
     logit_rows: usize,
+    /// Why a step did not run: steps return nothing, so the end of the pass says it.
+    failed: Option<ModelError>,
 }
 
 impl<S> Traced<S> {
     pub fn new(device: S) -> Self {
-        Traced { device, records: Vec::new(), logit_rows: 0 }
+        Traced { device, records: Vec::new(), logit_rows: 0, failed: None }
     }
 
     /// The records so far, in the order of the steps; the next pass starts a new list.
@@ -48,10 +49,17 @@ impl<S> Traced<S> {
 }
 
 impl<S: Steps> Traced<S> {
-    /// Records a layer's step after it ran.
-    fn layer(&mut self, layer: usize, step: &str, rows: usize, written: &S::Buffer) {
+    /// Records a step after it ran.
+    fn step(&mut self, name: String, rows: usize, written: &S::Buffer) {
+        if let Err(error) = self.device.flush() {
+            self.failed.get_or_insert(error);
+        }
         let values = self.device.read(written, rows);
-        self.keep(format!("layer {layer} {step}"), rows, values);
+        self.keep(name, rows, values);
+    }
+
+    fn layer(&mut self, layer: usize, step: &str, rows: usize, written: &S::Buffer) {
+        self.step(format!("layer {layer} {step}"), rows, written);
     }
 }
 
@@ -69,8 +77,7 @@ impl<S: Steps> Steps for Traced<S> {
 
     fn embed(&mut self, rows: usize, residual: &mut S::Buffer) {
         self.device.embed(rows, residual);
-        let values = self.device.read(residual, rows);
-        self.keep("embed".into(), rows, values);
+        self.step("embed".into(), rows, residual);
     }
 
     fn norm(&mut self, site: NormSite, rows: usize, x: &S::Buffer, out: &mut S::Buffer) {
@@ -133,6 +140,14 @@ impl<S: Steps> Steps for Traced<S> {
     fn read(&self, buffer: &S::Buffer, rows: usize) -> Vec<f32> {
         self.device.read(buffer, rows)
     }
+
+    fn write(&mut self, buffer: &mut S::Buffer, rows: usize, values: &[f32]) {
+        self.device.write(buffer, rows, values);
+    }
+
+    fn flush(&mut self) -> Result<(), ModelError> {
+        self.device.flush()
+    }
 }
 
 impl<D: Device> Device for Traced<D> {
@@ -147,6 +162,9 @@ impl<D: Device> Device for Traced<D> {
     /// Records the logits too.
     fn finish(&mut self) -> Result<(), ModelError> {
         self.device.finish()?;
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let values = (0..self.logit_rows).flat_map(|row| self.device.logits(row).to_vec()).collect();
         self.keep("logits".into(), self.logit_rows, values);
         Ok(())

@@ -104,6 +104,13 @@ impl Steps for CpuDevice {
             Buffer::Routes(routes) => routes.to_f32(rows),
         }
     }
+
+    fn write(&mut self, buffer: &mut Buffer, rows: usize, values: &[f32]) {
+        match buffer {
+            Buffer::Rows(out) => out.first_mut(rows).copy_from_slice(values),
+            Buffer::Routes(routes) => routes.set_f32(rows, values),
+        }
+    }
 }
 
 /// The buffers of a product.

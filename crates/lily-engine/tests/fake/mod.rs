@@ -239,6 +239,8 @@ impl Steps for FakeDevice {
     fn read(&self, _: &(), _: usize) -> Vec<f32> {
         Vec::new()
     }
+
+    fn write(&mut self, _: &mut (), _: usize, _: &[f32]) {}
 }
 
 impl Device for FakeDevice {
@@ -333,7 +335,7 @@ pub fn hear(mut generation: Generation) -> Answer {
     let (mut tokens, mut cached, mut prefilled) = (Vec::new(), None, 0);
     while let Some(event) = generation.next_blocking() {
         match event {
-            Event::Started { cached_tokens } => assert!(cached.replace(cached_tokens).is_none() && tokens.is_empty()),
+            Event::Started { cached_tokens, .. } => assert!(cached.replace(cached_tokens).is_none() && tokens.is_empty()),
             Event::Prefilled { done, total } => {
                 assert!(done > prefilled && done <= total && tokens.is_empty() && cached.is_some());
                 prefilled = done;
