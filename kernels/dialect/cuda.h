@@ -1,0 +1,230 @@
+// The kernel language over CUDA, for compute capability 8.0 and up. NVRTC gets this file and `vectors.h` by name: no
+// include folder is needed. Order: positions, barriers, simdgroup operations, mathematics, atomics, copies, tiles.
+#pragma once
+#define LY_FN __device__ __forceinline__
+#include "vectors.h"
+
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+
+namespace ly {
+// A position in a grid: one number, or as many as asked for.
+struct pos {
+  uint x, y, z;
+  LY_FN pos(uint a, uint b, uint c) : x(a), y(b), z(c) {}
+  LY_FN operator uint() const { return x; }
+  LY_FN operator uint2() const { return uint2(x, y); }
+  LY_FN operator uint3() const { return uint3(x, y, z); }
+};
+// Threadgroups have one dimension: the lane of a simdgroup is known without arithmetic on three.
+LY_FN uint index() { return threadIdx.x; }
+LY_FN uint lane() { return threadIdx.x & 31u; }
+} // namespace ly
+
+// Barriers. CUDA's order all of memory, whatever the flags.
+enum class mem_flags { mem_none, mem_device, mem_threadgroup, mem_device_and_threadgroup };
+LY_FN void threadgroup_barrier(mem_flags) { __syncthreads(); }
+LY_FN void simdgroup_barrier(mem_flags) { __syncwarp(); }
+
+// Simdgroup operations. Shuffles move words of 32 bits: narrower numbers are widened, wider ones and vectors split.
+namespace ly {
+template <class MOVE> LY_FN float moved(float v, MOVE move) { return __uint_as_float(move(__float_as_uint(v))); }
+template <class MOVE> LY_FN uint moved(uint v, MOVE move) { return move(v); }
+template <class MOVE> LY_FN int moved(int v, MOVE move) { return int(move(uint(v))); }
+template <class MOVE> LY_FN ushort moved(ushort v, MOVE move) { return ushort(move(uint(v))); }
+template <class MOVE> LY_FN uchar moved(uchar v, MOVE move) { return uchar(move(uint(v))); }
+template <class MOVE> LY_FN bool moved(bool v, MOVE move) { return move(uint(v)) != 0u; }
+template <class MOVE> LY_FN bfloat moved(bfloat v, MOVE move) { return bits<bfloat>(ushort(move(uint(bits<ushort>(v))))); }
+template <class MOVE> LY_FN half moved(half v, MOVE move) { return bits<half>(ushort(move(uint(bits<ushort>(v))))); }
+template <class T, int N, class MOVE> LY_FN vec<T, N> moved(vec<T, N> v, MOVE move) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) v.e[i] = moved(v.e[i], move);
+  return v;
+}
+} // namespace ly
+template <class T> LY_FN T simd_shuffle(T v, uint from) { return ly::moved(v, [=](uint w) { return __shfl_sync(~0u, w, from); }); }
+template <class T> LY_FN T simd_broadcast(T v, uint from) { return simd_shuffle(v, from); }
+template <class T> LY_FN T simd_shuffle_xor(T v, uint mask) { return ly::moved(v, [=](uint w) { return __shfl_xor_sync(~0u, w, mask); }); }
+template <class T> LY_FN T simd_shuffle_up(T v, uint by) { return ly::moved(v, [=](uint w) { return __shfl_up_sync(~0u, w, by); }); }
+template <class T> LY_FN T simd_shuffle_down(T v, uint by) { return ly::moved(v, [=](uint w) { return __shfl_down_sync(~0u, w, by); }); }
+
+// Mathematics. `float` versions are CUDA's own: `expf` and `logf` within 2 ulp, `rsqrtf` within 2, `sqrtf` and division
+// rounded correctly. (`__expf` would be off by 1e-5 at -80.) Vectors go one component after the other.
+LY_FN float rsqrt(float x) { return ::rsqrtf(x); }
+LY_FN float exp(float x) { return ::expf(x); }
+LY_FN float log(float x) { return ::logf(x); }
+LY_FN float sqrt(float x) { return ::sqrtf(x); }
+template <class T> LY_FN T max(T a, T b) { return a > b ? a : b; }
+template <class T> LY_FN T min(T a, T b) { return a < b ? a : b; }
+template <class T> LY_FN T clamp(T v, T low, T high) { return min(max(v, low), high); }
+template <class T> LY_FN T select(T no, T yes, bool which) { return which ? yes : no; }
+#define LY_MAP(name)                                                                  \
+  template <int N> LY_FN ly::vec<float, N> name(ly::vec<float, N> a) {                \
+    for (int i = 0; i < N; ++i) a.e[i] = name(a.e[i]);                                \
+    return a;                                                                         \
+  }
+LY_MAP(exp) LY_MAP(log) LY_MAP(sqrt) LY_MAP(rsqrt) LY_MAP(abs)
+#undef LY_MAP
+#define LY_MAP(name)                                                                  \
+  template <class T, int N> LY_FN ly::vec<T, N> name(ly::vec<T, N> a, ly::vec<T, N> b) { \
+    for (int i = 0; i < N; ++i) a.e[i] = name(a.e[i], b.e[i]);                        \
+    return a;                                                                         \
+  }
+LY_MAP(max) LY_MAP(min)
+#undef LY_MAP
+template <int N> LY_FN ly::vec<float, N> fma(ly::vec<float, N> a, ly::vec<float, N> b, ly::vec<float, N> c) {
+  for (int i = 0; i < N; ++i) a.e[i] = fma(a.e[i], b.e[i], c.e[i]);
+  return a;
+}
+
+template <class T> LY_FN T simd_sum(T v) {
+#pragma unroll
+  for (uint mask = 16; mask > 0; mask /= 2) v = v + simd_shuffle_xor(v, mask);
+  return v;
+}
+template <class T> LY_FN T simd_max(T v) {
+#pragma unroll
+  for (uint mask = 16; mask > 0; mask /= 2) v = max(v, simd_shuffle_xor(v, mask));
+  return v;
+}
+template <class T> LY_FN T simd_min(T v) {
+#pragma unroll
+  for (uint mask = 16; mask > 0; mask /= 2) v = min(v, simd_shuffle_xor(v, mask));
+  return v;
+}
+// Whole numbers have an instruction for it.
+LY_FN uint simd_sum(uint v) { return __reduce_add_sync(~0u, v); }
+LY_FN int simd_sum(int v) { return __reduce_add_sync(~0u, v); }
+LY_FN uint simd_max(uint v) { return __reduce_max_sync(~0u, v); }
+LY_FN int simd_max(int v) { return __reduce_max_sync(~0u, v); }
+LY_FN uint simd_min(uint v) { return __reduce_min_sync(~0u, v); }
+LY_FN int simd_min(int v) { return __reduce_min_sync(~0u, v); }
+template <class T> LY_FN T simd_prefix_exclusive_sum(T v) {
+  T sum = v;
+#pragma unroll
+  for (uint by = 1; by < 32; by *= 2) {
+    T before = simd_shuffle_up(sum, by);
+    if (ly::lane() >= by) sum = sum + before;
+  }
+  T before = simd_shuffle_up(sum, 1);
+  return ly::lane() == 0 ? T(0) : before;
+}
+
+// Atomics, relaxed.
+enum memory_order { memory_order_relaxed };
+struct atomic_uint { uint value; };
+LY_FN uint atomic_fetch_add_explicit(atomic_uint *at, uint v, memory_order) { return atomicAdd(&at->value, v); }
+LY_FN uint atomic_load_explicit(const atomic_uint *at, memory_order) { return *(const volatile uint *)&at->value; }
+LY_FN void atomic_store_explicit(atomic_uint *at, uint v, memory_order) { *(volatile uint *)&at->value = v; }
+
+namespace ly {
+LY_FN uint shared_address(const void *p) { return uint(__cvta_generic_to_shared(p)); }
+} // namespace ly
+
+// Copies of 16 bytes past the registers, around the first-level cache.
+LY_FN void ly_copy16(void *to, const void *from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(ly::shared_address(to)), "l"(__cvta_generic_to_global(from)) : "memory");
+}
+LY_FN void ly_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <uint N> LY_FN void ly_copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+// Tiles on tensor cores: mma m16n8k16, bfloat in, float out. Block (i, j) of 16 x 8 is e[(i * N / 8 + j) * 4 ..][0..4];
+// lane 4 g + t holds of it rows g (e[0], e[1]) and g + 8 (e[2], e[3]), columns 2 t and 2 t + 1.
+template <uint M, uint N> struct ly_tile {
+  static_assert(M % 16 == 0 && N % 8 == 0, "a tile is M x N, M a multiple of 16 and N of 8");
+  float e[M * N / 32];
+};
+
+namespace ly {
+// Four 8 x 8 matrices of bfloats: lanes 8 i .. 8 i + 7 give the rows of matrix i, 16 bytes each.
+LY_FN void load_matrices(uint (&m)[4], uint address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address));
+}
+LY_FN void load_matrices(uint (&m)[2], uint address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(m[0]), "=r"(m[1]) : "r"(address));
+}
+LY_FN void load_transposed(uint (&m)[4], uint address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address));
+}
+LY_FN void load_transposed(uint (&m)[2], uint address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(m[0]), "=r"(m[1]) : "r"(address));
+}
+LY_FN void multiply(float *c, const uint (&a)[4], uint b0, uint b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// tile += a b, a column block of b at a time: KN says that b is [K, N], else [N, K]. Addresses in bytes; the two
+// blocks of columns that one load brings are one instruction where N allows.
+template <uint K, bool KN, uint M, uint N> LY_FN void tile_mma(ly_tile<M, N> &tile, const bfloat *a, uint lda, const bfloat *b, uint ldb) {
+  static_assert(K % 16 == 0, "K is a multiple of 16");
+  const uint l = lane();
+  const uint from_a = shared_address(a) + 2 * ((l & 15) * lda + (l >> 4) * 8);
+  const uint from_b = shared_address(b) + 2 * (KN ? (l & 15) * ldb + (l >> 4) * 8 : ((l & 7) + (l >> 4) * 8) * ldb + (l >> 3 & 1) * 8);
+  const uint step_k = 2 * 16 * (KN ? ldb : 1), step_n = 2 * 8 * (KN ? 1 : ldb);
+#pragma unroll
+  for (uint k = 0; k < K / 16; ++k) {
+    uint rows[M / 16][4];
+#pragma unroll
+    for (uint i = 0; i < M / 16; ++i) load_matrices(rows[i], from_a + 2 * (i * 16 * lda + k * 16));
+#pragma unroll
+    for (uint j = 0; j < N / 8; j += 2) {
+      const uint address = from_b + k * step_k + j * step_n;
+      if (j + 1 < N / 8) {
+        uint columns[4];
+        if (KN) load_transposed(columns, address); else load_matrices(columns, address);
+#pragma unroll
+        for (uint i = 0; i < M / 16; ++i) {
+          multiply(tile.e + (i * (N / 8) + j) * 4, rows[i], columns[0], columns[1]);
+          multiply(tile.e + (i * (N / 8) + j + 1) * 4, rows[i], columns[2], columns[3]);
+        }
+      } else {
+        uint columns[2];
+        if (KN) load_transposed(columns, address); else load_matrices(columns, address);
+#pragma unroll
+        for (uint i = 0; i < M / 16; ++i) multiply(tile.e + (i * (N / 8) + j) * 4, rows[i], columns[0], columns[1]);
+      }
+    }
+  }
+}
+} // namespace ly
+
+template <uint M, uint N> LY_FN void ly_tile_zero(ly_tile<M, N> &tile) {
+#pragma unroll
+  for (uint i = 0; i < M * N / 32; ++i) tile.e[i] = 0.0f;
+}
+template <uint K, uint M, uint N> LY_FN void ly_tile_mma(ly_tile<M, N> &tile, const bfloat *a, uint lda, const bfloat *b, uint ldb) {
+  ly::tile_mma<K, false>(tile, a, lda, b, ldb);
+}
+template <uint K, uint M, uint N> LY_FN void ly_tile_mma_kn(ly_tile<M, N> &tile, const bfloat *a, uint lda, const bfloat *b, uint ldb) {
+  ly::tile_mma<K, true>(tile, a, lda, b, ldb);
+}
+template <uint M, uint N> LY_FN void ly_tile_scale_rows(ly_tile<M, N> &tile, const float *scale) {
+  const uint row = ly::lane() / 4;
+#pragma unroll
+  for (uint i = 0; i < M / 16; ++i) {
+    const float upper = scale[i * 16 + row], lower = scale[i * 16 + row + 8];
+#pragma unroll
+    for (uint j = 0; j < N / 8; ++j) {
+      float *c = tile.e + (i * (N / 8) + j) * 4;
+      c[0] *= upper, c[1] *= upper, c[2] *= lower, c[3] *= lower;
+    }
+  }
+}
+template <uint M, uint N> LY_FN void ly_tile_store(const ly_tile<M, N> &tile, float *out, uint ld) {
+  float *const from = out + (ly::lane() / 4) * ld + ly::lane() % 4 * 2;
+#pragma unroll
+  for (uint i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (uint j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (uint below = 0; below < 2; ++below) {
+        const float *c = tile.e + (i * (N / 8) + j) * 4 + below * 2;
+        float *to = from + (i * 16 + below * 8) * ld + j * 8;
+        if (ld % 2 == 0) *(float2 *)to = float2(c[0], c[1]);
+        else to[0] = c[0], to[1] = c[1];
+      }
+}

@@ -1,0 +1,55 @@
+#include "dialect/metal.h"
+#include "lib/quantised.h"
+
+struct EmbedArgs { uint hidden, group_shift; };
+
+// embed: a row of the residual stream from the token's row of the embedding.
+// Math     residual = W[token]
+// Layout   residual [rows, hidden] f32; next [rows, hidden] bf16; sums [rows, 1] f32.
+// Work     a threadgroup a row, a unit of eight values a thread. CHAIN also begins the first norm, see lib/chain.h.
+// Numerics exact f32 of the stored values. Bound by launch.
+template <uint BITS, bool CHAIN>
+kernel void embed(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
+                  device const bfloat *biases [[buffer(2)]], device const uint *tokens [[buffer(3)]],
+                  device const float *gain [[buffer(4)]], device float *residual [[buffer(5)]],
+                  device bfloat *next [[buffer(6)]], device float *sums [[buffer(7)]], constant EmbedArgs &args [[buffer(8)]],
+                  uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
+                  uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
+                  uint simdgroups [[simdgroups_per_threadgroup]]) {
+  threadgroup float parts[32];
+  uint row = group.x, token = tokens[row], units = args.hidden / 8;
+  float sum = 0.0f;
+  for (uint unit = thread_at; unit < units; unit += simdgroups * 32) {
+    float value[8];
+    unit_codes<BITS>(codes + (token * units + unit) * (BITS / 4), value);
+    if (BITS < 16) {
+      uint at = token * (units >> args.group_shift) + (unit >> args.group_shift);
+      float scale = float(scales[at]), bias = float(biases[at]);
+      for (uint i = 0; i < 8; ++i) value[i] = scale * value[i] + bias;
+    }
+    uint at = row * args.hidden + unit * 8;
+    for (uint i = 0; i < 8; ++i) residual[at + i] = value[i];
+    if (CHAIN) {
+      for (uint i = 0; i < 8; ++i) {
+        next[at + i] = bfloat(value[i] * gain[unit * 8 + i]);
+        sum += value[i] * value[i];
+      }
+    }
+  }
+  if (CHAIN) {
+    sum = simd_sum(sum);
+    if (lane == 0) parts[simdgroup_at] = sum;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (thread_at == 0) {
+      float total = 0.0f;
+      for (uint i = 0; i < simdgroups; ++i) total += parts[i];
+      sums[row] = total;
+    }
+  }
+}
+LY_KERNEL(embed_q4, embed<4, false>)
+LY_KERNEL(embed_q8, embed<8, false>)
+LY_KERNEL(embed_b16, embed<16, false>)
+LY_KERNEL(embed_chain_q4, embed<4, true>)
+LY_KERNEL(embed_chain_q8, embed<8, true>)
+LY_KERNEL(embed_chain_b16, embed<16, true>)

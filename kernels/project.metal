@@ -1,0 +1,104 @@
+#include "dialect/metal.h"
+#include "lib/quantised.h"
+#include "lib/chain.h"
+
+struct ProjectArgs {
+  uint cols, group_shift, batch, out_stride;   // inputs; see lib/quantised.h; rows of x; row stride of out
+  uint rows0, rows1, rows2, rows3;             // outputs of each matrix, 0 for one that is not there
+  uint parts;                                  // see lib/chain.h
+  float eps;
+};
+
+// project: one to four weight matrices times a few rows of activations, side by side.
+// Math     out[r] = [W0 | W1 | W2 | W3] x[r], times the norm's factor of row r
+// Layout   x [batch, cols] bf16; out [batch, out_stride] f32, the matrices' outputs from column 0 on, one after the other.
+// Work     a simdgroup makes OUTPUTS outputs of ROWS rows: lanes take every 32nd unit of eight inputs, so that a weight is
+//          read and widened once for all rows. Grid: (output tiles of all matrices, row tiles).
+// Numerics f32 sums of exact products scale * (code * x). Bound by weight bytes.
+template <uint BITS, uint ROWS>
+kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat *scales0 [[buffer(1)]],
+                    device const bfloat *biases0 [[buffer(2)]], device const uint *codes1 [[buffer(3)]],
+                    device const bfloat *scales1 [[buffer(4)]], device const bfloat *biases1 [[buffer(5)]],
+                    device const uint *codes2 [[buffer(6)]], device const bfloat *scales2 [[buffer(7)]],
+                    device const bfloat *biases2 [[buffer(8)]], device const uint *codes3 [[buffer(9)]],
+                    device const bfloat *scales3 [[buffer(10)]], device const bfloat *biases3 [[buffer(11)]],
+                    device const bfloat *x [[buffer(12)]], device const float *sums [[buffer(13)]],
+                    device float *out [[buffer(14)]], constant ProjectArgs &args [[buffer(15)]],
+                    uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
+                    uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
+  constexpr uint OUTPUTS = ROWS > 2 ? 2 : 4;
+  uint tile_rows = simdgroups * OUTPUTS, tile = group.x, column = 0, rows = args.rows0;
+  device const uint *codes = codes0;
+  device const bfloat *scales = scales0;
+  device const bfloat *biases = biases0;
+  if (tile * tile_rows >= rows) {
+    tile -= (rows + tile_rows - 1) / tile_rows;
+    column += rows;
+    rows = args.rows1;
+    codes = codes1;
+    scales = scales1;
+    biases = biases1;
+    if (tile * tile_rows >= rows) {
+      tile -= (rows + tile_rows - 1) / tile_rows;
+      column += rows;
+      rows = args.rows2;
+      codes = codes2;
+      scales = scales2;
+      biases = biases2;
+      if (tile * tile_rows >= rows) {
+        tile -= (rows + tile_rows - 1) / tile_rows;
+        column += rows;
+        rows = args.rows3;
+        codes = codes3;
+        scales = scales3;
+        biases = biases3;
+      }
+    }
+  }
+  uint first = tile * tile_rows + simdgroup_at * OUTPUTS, row0 = group.y * ROWS;
+  uint units = args.cols / 8, groups = units >> args.group_shift;
+  float acc[OUTPUTS][ROWS];
+  for (uint n = 0; n < OUTPUTS; ++n)
+    for (uint r = 0; r < ROWS; ++r) acc[n][r] = 0.0f;
+  for (uint unit = lane; unit < units; unit += 32) {
+    float value[ROWS][8], total[ROWS];
+    for (uint r = 0; r < ROWS; ++r) {
+      unit_activations(x + min(row0 + r, args.batch - 1) * args.cols + unit * 8, value[r]);
+      total[r] = 0.0f;
+      for (uint i = 0; i < 8; ++i) total[r] += value[r][i];
+    }
+    for (uint n = 0; n < OUTPUTS; ++n) {
+      uint row = min(first + n, rows - 1);
+      float code[8], scale = 1.0f, bias = 0.0f;
+      unit_codes<BITS>(codes + (row * units + unit) * (BITS / 4), code);
+      if (BITS < 16) {
+        scale = float(scales[row * groups + (unit >> args.group_shift)]);
+        bias = float(biases[row * groups + (unit >> args.group_shift)]);
+      }
+      for (uint r = 0; r < ROWS; ++r) {
+        float sum = 0.0f;
+        for (uint i = 0; i < 8; ++i) sum += code[i] * value[r][i];
+        acc[n][r] += scale * sum + bias * total[r];
+      }
+    }
+  }
+  for (uint r = 0; r < ROWS; ++r) {
+    float factor = chain_scale(sums, min(row0 + r, args.batch - 1), args.parts, args.cols, args.eps, lane);
+    for (uint n = 0; n < OUTPUTS; ++n) {
+      float sum = simd_sum(acc[n][r]) * factor;
+      if (lane == n && first + n < rows && row0 + r < args.batch) out[(row0 + r) * args.out_stride + column + first + n] = sum;
+    }
+  }
+}
+LY_KERNEL(project_q4_1, project<4, 1>)
+LY_KERNEL(project_q4_2, project<4, 2>)
+LY_KERNEL(project_q4_4, project<4, 4>)
+LY_KERNEL(project_q4_8, project<4, 8>)
+LY_KERNEL(project_q8_1, project<8, 1>)
+LY_KERNEL(project_q8_2, project<8, 2>)
+LY_KERNEL(project_q8_4, project<8, 4>)
+LY_KERNEL(project_q8_8, project<8, 8>)
+LY_KERNEL(project_b16_1, project<16, 1>)
+LY_KERNEL(project_b16_2, project<16, 2>)
+LY_KERNEL(project_b16_4, project<16, 4>)
+LY_KERNEL(project_b16_8, project<16, 8>)

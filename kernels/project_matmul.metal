@@ -1,0 +1,95 @@
+#include "dialect/metal.h"
+#include "lib/quantised.h"
+#include "lib/tile.h"
+
+struct ProjectMatmulArgs {
+  uint cols, group_shift, batch, out_stride;
+  uint rows0, rows1, rows2, rows3;   // outputs of each matrix, 0 for one that is not there
+};
+
+// project_matmul: one to four weight matrices times many rows of activations, side by side; see project for few rows.
+// Math     out[r] = [W0 | W1 | W2 | W3] x[r]; with ADD one matrix, and out += W0 x.
+// Layout   x [batch, cols] bf16; out [batch, out_stride] f32.
+// Work     a threadgroup makes a tile of BM rows by 64 outputs of one matrix, see lib/tile.h.
+//          Grid: (output tiles of all matrices, row tiles).
+// Numerics weights rounded to bf16, f32 sums. Bound by multiply-adds: 2 * batch * cols * outputs.
+template <uint BITS, uint BM, uint TM, uint TN, bool ADD>
+kernel void project_matmul(device const uint *codes0 [[buffer(0)]], device const bfloat *scales0 [[buffer(1)]],
+                           device const bfloat *biases0 [[buffer(2)]], device const uint *codes1 [[buffer(3)]],
+                           device const bfloat *scales1 [[buffer(4)]], device const bfloat *biases1 [[buffer(5)]],
+                           device const uint *codes2 [[buffer(6)]], device const bfloat *scales2 [[buffer(7)]],
+                           device const bfloat *biases2 [[buffer(8)]], device const uint *codes3 [[buffer(9)]],
+                           device const bfloat *scales3 [[buffer(10)]], device const bfloat *biases3 [[buffer(11)]],
+                           device const bfloat *x [[buffer(12)]], device float *out [[buffer(13)]],
+                           constant ProjectMatmulArgs &args [[buffer(14)]], uint3 group [[threadgroup_position_in_grid]],
+                           uint thread_at [[thread_index_in_threadgroup]]) {
+  threadgroup float activations[BM * TILE_LD];   // two steps of bfloat, later the result
+  threadgroup bfloat weights[TILE_COLS * TILE_LD];
+  threadgroup uint rows_at[BM];
+  uint tile_at = group.x, column = 0, rows = args.rows0;
+  TileWeights w;
+  w.codes = codes0;
+  w.scales = scales0;
+  w.biases = biases0;
+  if (tile_at * TILE_COLS >= rows) {
+    tile_at -= (rows + TILE_COLS - 1) / TILE_COLS;
+    column += rows;
+    rows = args.rows1;
+    w.codes = codes1;
+    w.scales = scales1;
+    w.biases = biases1;
+    if (tile_at * TILE_COLS >= rows) {
+      tile_at -= (rows + TILE_COLS - 1) / TILE_COLS;
+      column += rows;
+      rows = args.rows2;
+      w.codes = codes2;
+      w.scales = scales2;
+      w.biases = biases2;
+      if (tile_at * TILE_COLS >= rows) {
+        tile_at -= (rows + TILE_COLS - 1) / TILE_COLS;
+        column += rows;
+        rows = args.rows3;
+        w.codes = codes3;
+        w.scales = scales3;
+        w.biases = biases3;
+      }
+    }
+  }
+  uint first = tile_at * TILE_COLS, row0 = group.y * BM;
+  w.row = first + thread_at / 2;
+  w.inside = w.row < rows;
+  w.cols = args.cols;
+  w.group_shift = args.group_shift;
+  if (thread_at < BM) rows_at[thread_at] = row0 + thread_at < args.batch ? row0 + thread_at : NO_ROW;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  ly_tile<TM, TN> tile;
+  ly_tile_zero(tile);
+  tile_multiply<BITS, BM, TM, TN>(tile, (threadgroup bfloat *)activations, weights, rows_at, x, args.cols, w, thread_at);
+  tile_gather<TM, TN>(tile, activations, thread_at);
+  for (uint i = thread_at; i < BM * TILE_COLS; i += 128) {
+    uint row = i / TILE_COLS, at = i % TILE_COLS;
+    if (row0 + row < args.batch && first + at < rows) {
+      uint to = (row0 + row) * args.out_stride + column + first + at;
+      if (ADD) out[to] += activations[row * TILE_LD + at];
+      else out[to] = activations[row * TILE_LD + at];
+    }
+  }
+}
+LY_KERNEL(project_matmul_q4_16, project_matmul<4, 16, 16, 16, false>)
+LY_KERNEL(project_matmul_q4_32, project_matmul<4, 32, 16, 32, false>)
+LY_KERNEL(project_matmul_q4_64, project_matmul<4, 64, 32, 32, false>)
+LY_KERNEL(project_matmul_q8_16, project_matmul<8, 16, 16, 16, false>)
+LY_KERNEL(project_matmul_q8_32, project_matmul<8, 32, 16, 32, false>)
+LY_KERNEL(project_matmul_q8_64, project_matmul<8, 64, 32, 32, false>)
+LY_KERNEL(project_matmul_b16_16, project_matmul<16, 16, 16, 16, false>)
+LY_KERNEL(project_matmul_b16_32, project_matmul<16, 32, 16, 32, false>)
+LY_KERNEL(project_matmul_b16_64, project_matmul<16, 64, 32, 32, false>)
+LY_KERNEL(output_matmul_q4_16, project_matmul<4, 16, 16, 16, true>)
+LY_KERNEL(output_matmul_q4_32, project_matmul<4, 32, 16, 32, true>)
+LY_KERNEL(output_matmul_q4_64, project_matmul<4, 64, 32, 32, true>)
+LY_KERNEL(output_matmul_q8_16, project_matmul<8, 16, 16, 16, true>)
+LY_KERNEL(output_matmul_q8_32, project_matmul<8, 32, 16, 32, true>)
+LY_KERNEL(output_matmul_q8_64, project_matmul<8, 64, 32, 32, true>)
+LY_KERNEL(output_matmul_b16_16, project_matmul<16, 16, 16, 16, true>)
+LY_KERNEL(output_matmul_b16_32, project_matmul<16, 32, 16, 32, true>)
+LY_KERNEL(output_matmul_b16_64, project_matmul<16, 64, 32, 32, true>)
