@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use lily_model::Device;
 
-use crate::Event;
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
 use crate::tree::{Found, common_prefix};
+use crate::{Event, Lookup};
 
 /// A waiting prompt waits a little longer when a running one will soon have saved so many more of its tokens.
 const SHARE_MIN: usize = 64;
@@ -96,7 +96,7 @@ impl<D: Device> Scheduler<D> {
             sequence.reported = cached;
             self.stats.prompt_tokens += prompt as u64;
             self.stats.cached_tokens += cached as u64;
-            let _ = sequence.events.send(Event::Started { cached_tokens: cached });
+            let _ = sequence.events.send(Event::Started { cached_tokens: cached, lookup: Lookup { common_tokens: common, reason } });
         }
         let at = self.running.partition_point(|other| other.id < sequence.id);
         self.running.insert(at, sequence);

@@ -27,7 +27,7 @@ mod tree;
 pub use disk::DiskOptions;
 pub use engine::Engine;
 pub use generation::Generation;
-pub use request::{Constraint, Event, Finish, Logprobs, Request, Sampling, Usage};
+pub use request::{Constraint, Event, Finish, Logprobs, Lookup, Request, Sampling, Usage};
 pub use stats::{CacheStats, Stats};
 
 /// Why a request was refused or failed.

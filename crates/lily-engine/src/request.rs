@@ -100,12 +100,22 @@ pub struct Usage {
     pub decode: Duration,
 }
 
+/// How the state cache was asked, for whoever wonders why a prompt was computed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookup {
+    /// Tokens that the prompt has in common with some saved prefix: states inside can be used.
+    pub common_tokens: usize,
+    /// In words: a hit, or why not.
+    pub reason: &'static str,
+}
+
 /// What a [`crate::Generation`] reports, in order.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The request has a slot; prefill begins after `cached_tokens`.
     Started {
         cached_tokens: usize,
+        lookup: Lookup,
     },
     /// Prompt tokens done so far.
     Prefilled {

@@ -51,7 +51,7 @@ fn hear(mut generation: lily_engine::Generation) -> Answer {
     let mut answer = Answer { tokens: Vec::new(), leads: Vec::new(), cached: 0 };
     while let Some(event) = generation.next_blocking() {
         match event {
-            Event::Started { cached_tokens } => answer.cached = cached_tokens,
+            Event::Started { cached_tokens, .. } => answer.cached = cached_tokens,
             Event::Token { id, logprobs } => {
                 let top = logprobs.unwrap().top;
                 answer.tokens.push(id);

@@ -14,8 +14,12 @@ use http_body::{Body as _, Frame, SizeHint};
 use crate::service::App;
 
 /// What a handler knows about the request that the log wants: filled in as the answer proceeds.
-#[derive(Clone, Default)]
-pub(crate) struct Record(Arc<Mutex<Tokens>>);
+#[derive(Clone)]
+pub(crate) struct Record {
+    /// As the router spells it.
+    pub route: Arc<str>,
+    tokens: Arc<Mutex<Tokens>>,
+}
 
 /// Figures of a request that generates; zero for the others.
 #[derive(Clone, Copy, Default)]
@@ -29,11 +33,11 @@ pub(crate) struct Tokens {
 
 impl Record {
     pub fn update(&self, change: impl FnOnce(&mut Tokens)) {
-        change(&mut self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        change(&mut self.tokens.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
     }
 
     fn tokens(&self) -> Tokens {
-        *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        *self.tokens.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -42,7 +46,6 @@ struct Line {
     app: App,
     method: String,
     path: String,
-    route: String,
     started: Instant,
     status: Option<u16>,
     complete: bool,
@@ -54,7 +57,7 @@ impl Drop for Line {
         let tokens = self.record.tokens();
         // 499 as in nginx: the client closed the connection before it had the answer.
         let status = if self.complete { self.status.unwrap_or(499) } else { 499 };
-        self.app.metrics.request(&self.route, status);
+        self.app.metrics.request(&self.record.route, status);
         tracing::info!(
             method = %self.method,
             path = %self.path,
@@ -72,14 +75,13 @@ impl Drop for Line {
 
 /// Middleware around every route.
 pub(crate) async fn log(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let record = Record::default();
+    let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).into();
+    let record = Record { route, tokens: Arc::default() };
     request.extensions_mut().insert(record.clone());
-    let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
     let mut line = Line {
         app,
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
-        route,
         started: Instant::now(),
         status: None,
         complete: false,

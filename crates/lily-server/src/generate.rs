@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::access::Record;
 use crate::error::ApiError;
 use crate::service::App;
+use crate::trace::Trace;
 use crate::usage::{Clock, Outcome, TokenWait};
 
 /// What a route asks for, its wire format left behind.
@@ -153,6 +154,7 @@ struct Answer {
     parallel_tool_calls: bool,
     tool_calls: usize,
     clock: Clock,
+    trace: Option<Box<Trace>>,
 }
 
 impl Answer {
@@ -160,6 +162,7 @@ impl Answer {
         let mut sampling = job.sampling.clone();
         // The same seed gives the same answers again, but not n times the same one.
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(at as u64));
+        let trace = Trace::start(app, &record.route, job, at, &sampling);
         let generation = app.service.engine.submit(Request {
             prompt: job.prompt.clone(),
             sampling,
@@ -189,6 +192,7 @@ impl Answer {
             parallel_tool_calls: job.parallel_tool_calls,
             tool_calls: 0,
             clock: Clock::start(job.prompt.len()),
+            trace,
         })
     }
 
@@ -205,11 +209,12 @@ impl Answer {
 
     fn hear(&mut self, event: Event) {
         match event {
-            Event::Started { cached_tokens } => {
+            Event::Started { cached_tokens, lookup } => {
                 self.clock.started(cached_tokens);
+                self.trace.iter_mut().for_each(|trace| trace.started(cached_tokens, lookup));
                 self.record.update(|tokens| tokens.cached += cached_tokens);
             }
-            Event::Prefilled { .. } => {}
+            Event::Prefilled { done, .. } => self.trace.iter_mut().for_each(|trace| trace.prefilled(done)),
             Event::Token { id, logprobs } => self.token(id, logprobs),
             Event::Finished { reason, usage } => {
                 let mut rest = Vec::new();
@@ -224,6 +229,7 @@ impl Answer {
             Event::Failed(error) => {
                 self.generation = None;
                 self.record.update(|tokens| tokens.finish = Some("error"));
+                self.trace.iter_mut().for_each(|trace| trace.finished("error"));
                 tracing::error!(%error, "an answer failed");
                 self.ready.push_back(Err(ApiError::from(&*error)));
             }
@@ -235,6 +241,7 @@ impl Answer {
         let markup = [special.think, special.think_end, special.tool_call, special.tool_call_end].contains(&Some(token));
         let ends = self.app.service.text.eos().contains(&token);
         let wait = self.clock.token(self.thinking);
+        self.trace.iter_mut().for_each(|trace| trace.token(token));
         self.app.metrics.token_wait(wait);
         self.record.update(|tokens| {
             tokens.generated += 1;
@@ -309,6 +316,9 @@ impl Answer {
         let reason = if reason == FinishReason::Stop && self.tool_calls > 0 { FinishReason::ToolCalls } else { reason };
         let outcome = self.clock.outcome(reason, usage);
         self.record.update(|tokens| tokens.finish = Some(reason.as_str()));
+        if let Some(mut trace) = self.trace.take() {
+            trace.finished(reason.as_str());
+        }
         self.app.metrics.answer(&outcome);
         self.ready.push_back(Ok(Piece::Finished { outcome, stop }));
     }

@@ -28,10 +28,12 @@ mod page;
 mod responses;
 mod router;
 mod sampling;
+mod secrets;
 mod serve;
 mod service;
 mod sse;
 mod tokenize;
+mod trace;
 mod usage;
 
 pub use chat::tools::read_tools;

@@ -1,6 +1,7 @@
 //! How the server is set up, and taking its port.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -29,6 +30,8 @@ pub struct ServerOptions {
     pub drain_timeout: Duration,
     /// Connections served at a time; more wait in the system's backlog.
     pub connections_max: usize,
+    /// Each answer's prompt, tokens and timings are written here, for bug reports. `None`: nothing is.
+    pub trace_dir: Option<PathBuf>,
 }
 
 impl Default for ServerOptions {
@@ -45,6 +48,7 @@ impl Default for ServerOptions {
             keep_alive: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(30),
             connections_max: 1024,
+            trace_dir: None,
         }
     }
 }
@@ -60,6 +64,8 @@ pub enum ServerError {
     Bind { host: String, port: u16, source: io::Error },
     #[error("CORS origin {origin:?}: expected `*` or scheme://host[:port] without a path, such as http://localhost:3000")]
     CorsOrigin { origin: String },
+    #[error("cannot make the directory for traces {directory}: {source}", directory = directory.display())]
+    TraceDir { directory: PathBuf, source: io::Error },
     #[error("the API key at place {place} {what}")]
     ApiKey { place: usize, what: &'static str },
 }

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::options::{ServerError, ServerOptions};
 use crate::router::router;
 use crate::service::{App, Service};
+use crate::trace;
 
 /// After the drain: time for the error events of cut-off answers to leave.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -27,6 +28,7 @@ pub async fn serve(
     options: ServerOptions,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServerError> {
+    trace::prepare(&options)?;
     let app = App::new(service, options);
     let router = router(app.clone())?;
     let graceful = GracefulShutdown::new();

@@ -213,6 +213,9 @@ pub struct ServeArgs {
     /// Disk space for saved states, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 20480, requires = "cache_dir")]
     pub cache_dir_mib: u64,
+    /// Write each answer's prompt, token ids, cache decision and timings here, for bug reports; known shapes of keys are hidden
+    #[arg(long, value_name = "DIR")]
+    pub trace: Option<PathBuf>,
     /// Largest request body, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 32)]
     pub body_limit_mib: usize,

@@ -36,12 +36,16 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     if !args.host.is_loopback() && api_keys.is_empty() {
         tracing::warn!("listening on {} without an API key: whoever reaches this machine can use the model", args.host);
     }
+    if let Some(directory) = &args.trace {
+        tracing::warn!("prompts and answers are written to {}", directory.display());
+    }
     Ok(ServerOptions {
         host: args.host.to_string(),
         port: args.port,
         api_keys,
         cors_origins: args.cors.clone(),
         body_limit_bytes: args.body_limit_mib << 20,
+        trace_dir: args.trace.clone(),
         ..ServerOptions::default()
     })
 }

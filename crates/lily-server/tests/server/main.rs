@@ -20,3 +20,4 @@ mod responses;
 mod routes;
 mod sampling;
 mod structured;
+mod traces;
