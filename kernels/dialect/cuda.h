@@ -1,23 +1,14 @@
-// The kernel language over CUDA, for compute capability 8.0 and up. NVRTC gets this file and `vectors.h` by name: no
-// include folder is needed. Order: positions, barriers, simdgroup operations, mathematics, atomics, copies, tiles.
+// The kernel language over CUDA, for compute capability 8.0 and up. The reader puts `vectors.h` in place of its line, so
+// NVRTC needs no include folder. Order: barriers, simdgroup operations, mathematics, atomics, copies, tiles.
 #pragma once
 #define LY_FN __device__ __forceinline__
-#include "vectors.h"
+#include "dialect/vectors.h"
 
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
 
 namespace ly {
-// A position in a grid: one number, or as many as asked for.
-struct pos {
-  uint x, y, z;
-  LY_FN pos(uint a, uint b, uint c) : x(a), y(b), z(c) {}
-  LY_FN operator uint() const { return x; }
-  LY_FN operator uint2() const { return uint2(x, y); }
-  LY_FN operator uint3() const { return uint3(x, y, z); }
-};
-// Threadgroups have one dimension: the lane of a simdgroup is known without arithmetic on three.
-LY_FN uint index() { return threadIdx.x; }
+// Threadgroups have one dimension.
 LY_FN uint lane() { return threadIdx.x & 31u; }
 } // namespace ly
 
@@ -34,8 +25,8 @@ template <class MOVE> LY_FN int moved(int v, MOVE move) { return int(move(uint(v
 template <class MOVE> LY_FN ushort moved(ushort v, MOVE move) { return ushort(move(uint(v))); }
 template <class MOVE> LY_FN uchar moved(uchar v, MOVE move) { return uchar(move(uint(v))); }
 template <class MOVE> LY_FN bool moved(bool v, MOVE move) { return move(uint(v)) != 0u; }
-template <class MOVE> LY_FN bfloat moved(bfloat v, MOVE move) { return bits<bfloat>(ushort(move(uint(bits<ushort>(v))))); }
-template <class MOVE> LY_FN half moved(half v, MOVE move) { return bits<half>(ushort(move(uint(bits<ushort>(v))))); }
+template <class MOVE> LY_FN bfloat moved(bfloat v, MOVE move) { v.bits = ushort(move(uint(v.bits))); return v; }
+template <class MOVE> LY_FN half moved(half v, MOVE move) { v.bits = ushort(move(uint(v.bits))); return v; }
 template <class T, int N, class MOVE> LY_FN vec<T, N> moved(vec<T, N> v, MOVE move) {
 #pragma unroll
   for (int i = 0; i < N; ++i) v.e[i] = moved(v.e[i], move);

@@ -1,0 +1,226 @@
+#include "dialect/metal.h"
+#include "lib/pass.h"
+
+// Attention of a few rows, and what prepares queries, keys and values for any number of them; with many rows see
+// attention_flash.metal. projected of a row: per query head the query, then its gate; then keys; then values.
+
+constant uint HEAD_DIM_MAX = 256;
+
+// WIDE consecutive values of a key or value row, with the widest loads that their alignment allows.
+template <uint WIDE> inline void load_row(device const bfloat *from, thread float *to) {
+  if (WIDE == 8) {
+    uint4 words = *(device const uint4 *)from;
+    uint word[4] = {words.x, words.y, words.z, words.w};
+    for (uint i = 0; i < 4; ++i) {
+      to[2 * i] = as_type<float>(word[i] << 16);
+      to[2 * i + 1] = as_type<float>(word[i] & 0xffff0000u);
+    }
+  } else {
+    for (uint i = 0; i < WIDE; ++i) to[i] = float(from[i]);
+  }
+}
+
+struct PrepareArgs {
+  uint layer, layers;   // of this layer among the attention layers; how many there are
+  uint heads_q, heads_kv, head_dim, rotary_dim, stride;
+  float eps;
+};
+
+// attn_prepare: norm and rotary embedding of queries and keys; keys and values enter the pages.
+// Math     x = rms(x) * gain; (x_d, x_{d+h}) rotated by position * theta^(-d/h), d < h = rotary_dim / 2
+// Layout   projected [rows, stride] f32, queries and keys in place; kv see lib/pass.h. The rotation of position p is the
+//          product of two unit complex numbers from tables made in f64: turns [pages, h] of p / 256, then of p % 256.
+// Work     a simdgroup a head of a row: queries, keys, values. Grid: (rows, heads / simdgroups).
+// Numerics f32; keys and values rounded to bf16. Bound by bytes.
+kernel void attn_prepare(device float *projected [[buffer(0)]], device const uint4 *rows [[buffer(1)]],
+                         device const uint *pages [[buffer(2)]], device const float *q_gain [[buffer(3)]],
+                         device const float *k_gain [[buffer(4)]], device const float2 *page_turns [[buffer(5)]],
+                         device const float2 *turns [[buffer(6)]], device bfloat *kv [[buffer(7)]],
+                         constant PrepareArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
+                         uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
+                         uint simdgroups [[simdgroups_per_threadgroup]]) {
+  threadgroup float heads_at[4 * HEAD_DIM_MAX];
+  uint heads = args.heads_q + 2 * args.heads_kv, wanted = group.y * simdgroups + simdgroup_at, head = min(wanted, heads - 1);
+  uint row = group.x, position = rows[row].y, dim = args.head_dim, half_dim = args.rotary_dim / 2;
+  bool is_query = head < args.heads_q, is_value = head >= args.heads_q + args.heads_kv;
+  device float *at = projected + row * args.stride + (is_query ? head * 2 * dim : (head + args.heads_q) * dim);
+  device const float *gain = is_query ? q_gain : k_gain;
+  threadgroup float *values = heads_at + simdgroup_at * HEAD_DIM_MAX;
+  float square = 0.0f;
+  for (uint i = lane; i < dim; i += 32) square += at[i] * at[i];
+  float scale = rsqrt(simd_sum(square) / float(dim) + args.eps);
+  for (uint i = lane; i < dim; i += 32) values[i] = is_value ? at[i] : at[i] * scale * gain[i];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  uint page = pages[rows[row].z + position / PAGE_TOKENS];
+  uint head_kv = is_value ? head - args.heads_q - args.heads_kv : head - args.heads_q;
+  device bfloat *store = kv + page_keys(page, args.layer, args.layers, is_query ? 0 : head_kv, args.heads_kv, dim) +
+                         ((is_value ? PAGE_TOKENS : 0) + position % PAGE_TOKENS) * dim;
+  for (uint i = lane; i < dim; i += 32) {
+    float value = values[i];
+    if (!is_value && i < args.rotary_dim) {
+      uint d = i % half_dim;
+      float2 a = page_turns[position / PAGE_TOKENS * half_dim + d], b = turns[position % PAGE_TOKENS * half_dim + d];
+      float c = a.x * b.x - a.y * b.y, s = a.x * b.y + a.y * b.x;
+      value = i < half_dim ? value * c - values[i + half_dim] * s : value * c + values[i - half_dim] * s;
+    }
+    if (wanted < heads) {
+      if (!is_value) at[i] = value;
+      if (!is_query) store[i] = bfloat(value);
+    }
+  }
+}
+
+struct DecodeArgs {
+  uint layer, layers, heads_q, heads_kv, stride;
+  uint splits;         // parts that a context is cut into
+  uint block_tokens;   // positions of a part; 0: context / splits, rounded up
+  float scale;         // 1 / sqrt(head_dim)
+};
+
+// attn_decode: one row's queries over one part of its context.
+// Math     part = sum exp(q k - top) v, top, sum exp(q k - top)
+// Layout   projected, kv as attn_prepare left them; parts [rows, heads_q, splits, D + 2] f32: values, top, sum.
+// Work     PACK query heads that share a key head read each of its rows once. A simdgroup takes every fourth position;
+//          COALESCED: its lanes stripe the row, 16 bytes each where D is 256; else a lane reads a whole row, as the
+//          comparison. Parts are a fixed share of the context, or, from some length on, fixed blocks of positions.
+//          Grid: (parts, heads_q / PACK, rows), four simdgroups.
+// Numerics f32 on bf16 keys and values. Bound by KV bytes.
+template <uint D, uint PACK, bool COALESCED>
+kernel void attn_decode(device const float *projected [[buffer(0)]], device const uint4 *rows [[buffer(1)]],
+                        device const uint *pages [[buffer(2)]], device const bfloat *kv [[buffer(3)]],
+                        device float *parts [[buffer(4)]], constant DecodeArgs &args [[buffer(5)]],
+                        uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
+                        uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
+  constexpr uint WIDE = D / 32;
+  threadgroup float merged[4 * PACK * D];
+  threadgroup float tops[4 * PACK];
+  threadgroup float totals[4 * PACK];
+  threadgroup float queries[PACK * D];
+  threadgroup float weights[4 * PACK * 32];
+  uint row = group.z, head0 = group.y * PACK, head_kv = head0 / (args.heads_q / args.heads_kv), context = rows[row].y + 1;
+  uint size = args.block_tokens == 0 ? (context + args.splits - 1) / args.splits : args.block_tokens;
+  uint begin = min(group.x * size, context), end = min(begin + size, context);
+  device const float *from = projected + row * args.stride;
+  device const uint *table = pages + rows[row].z;
+  float q[PACK][WIDE], acc[PACK][WIDE], top[PACK], total[PACK];
+  for (uint h = 0; h < PACK; ++h) {
+    top[h] = -INFINITY;
+    total[h] = 0.0f;
+    for (uint i = 0; i < WIDE; ++i) {
+      q[h][i] = from[(head0 + h) * 2 * D + lane * WIDE + i] * args.scale;
+      acc[h][i] = 0.0f;
+    }
+  }
+  if (COALESCED) {
+    for (uint t = begin + simdgroup_at; t < end; t += 4) {
+      device const bfloat *key =
+          kv + page_keys(table[t / PAGE_TOKENS], args.layer, args.layers, head_kv, args.heads_kv, D) + t % PAGE_TOKENS * D + lane * WIDE;
+      device const bfloat *value = key + PAGE_TOKENS * D;
+      float k[WIDE], v[WIDE];
+      load_row<WIDE>(key, k);
+      load_row<WIDE>(value, v);
+      for (uint h = 0; h < PACK; ++h) {
+        float score = 0.0f;
+        for (uint i = 0; i < WIDE; ++i) score += q[h][i] * k[i];
+        score = simd_sum(score);
+        float peak = max(top[h], score), shrink = exp(top[h] - peak), weight = exp(score - peak);
+        top[h] = peak;
+        total[h] = total[h] * shrink + weight;
+        for (uint i = 0; i < WIDE; ++i) acc[h][i] = acc[h][i] * shrink + weight * v[i];
+      }
+    }
+  } else {
+    for (uint i = thread_at; i < PACK * D; i += 128) queries[i] = from[(head0 + i / D) * 2 * D + i % D] * args.scale;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint t0 = begin + simdgroup_at * 32; t0 < end; t0 += 128) {
+      uint mine = min(t0 + lane, end - 1), count = min(32u, end - t0);
+      device const bfloat *key =
+          kv + page_keys(table[mine / PAGE_TOKENS], args.layer, args.layers, head_kv, args.heads_kv, D) + mine % PAGE_TOKENS * D;
+      for (uint h = 0; h < PACK; ++h) {
+        float score = 0.0f;
+        for (uint i = 0; i < D; ++i) score += queries[h * D + i] * float(key[i]);
+        if (lane >= count) score = -INFINITY;
+        float peak = max(top[h], simd_max(score)), shrink = exp(top[h] - peak), weight = exp(score - peak);
+        top[h] = peak;
+        total[h] = total[h] * shrink + simd_sum(weight);
+        weights[(simdgroup_at * PACK + h) * 32 + lane] = weight;
+        for (uint i = 0; i < WIDE; ++i) acc[h][i] *= shrink;
+      }
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      for (uint j = 0; j < count; ++j) {
+        uint t = t0 + j;
+        device const bfloat *value = kv + page_keys(table[t / PAGE_TOKENS], args.layer, args.layers, head_kv, args.heads_kv, D) +
+                                     (PAGE_TOKENS + t % PAGE_TOKENS) * D + lane * WIDE;
+        for (uint i = 0; i < WIDE; ++i)
+          for (uint h = 0; h < PACK; ++h) acc[h][i] += weights[(simdgroup_at * PACK + h) * 32 + j] * float(value[i]);
+      }
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+    }
+  }
+  for (uint h = 0; h < PACK; ++h) {
+    for (uint i = 0; i < WIDE; ++i) merged[(simdgroup_at * PACK + h) * D + lane * WIDE + i] = acc[h][i];
+    if (lane == 0) {
+      tops[simdgroup_at * PACK + h] = top[h];
+      totals[simdgroup_at * PACK + h] = total[h];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint i = thread_at; i < PACK * D; i += 128) {
+    uint h = i / D, at = i % D;
+    float peak = -INFINITY, sum = 0.0f, value = 0.0f;
+    for (uint g = 0; g < 4; ++g) peak = max(peak, tops[g * PACK + h]);
+    for (uint g = 0; g < 4; ++g) {
+      float share = totals[g * PACK + h] > 0.0f ? exp(tops[g * PACK + h] - peak) : 0.0f;
+      sum += totals[g * PACK + h] * share;
+      value += merged[(g * PACK + h) * D + at] * share;
+    }
+    device float *to = parts + ((row * args.heads_q + head0 + h) * args.splits + group.x) * (D + 2);
+    to[at] = value;
+    if (at == 0) {
+      to[D] = peak;
+      to[D + 1] = sum;
+    }
+  }
+}
+LY_KERNEL(attn_decode_32_1, attn_decode<32, 1, true>)
+LY_KERNEL(attn_decode_32_2, attn_decode<32, 2, true>)
+LY_KERNEL(attn_decode_32_4, attn_decode<32, 4, true>)
+LY_KERNEL(attn_decode_64_1, attn_decode<64, 1, true>)
+LY_KERNEL(attn_decode_64_2, attn_decode<64, 2, true>)
+LY_KERNEL(attn_decode_64_4, attn_decode<64, 4, true>)
+LY_KERNEL(attn_decode_128_1, attn_decode<128, 1, true>)
+LY_KERNEL(attn_decode_128_2, attn_decode<128, 2, true>)
+LY_KERNEL(attn_decode_128_4, attn_decode<128, 4, true>)
+LY_KERNEL(attn_decode_256_1, attn_decode<256, 1, true>)
+LY_KERNEL(attn_decode_256_2, attn_decode<256, 2, true>)
+LY_KERNEL(attn_decode_256_4, attn_decode<256, 4, true>)
+LY_KERNEL(attn_decode_strided_256_1, attn_decode<256, 1, false>)
+LY_KERNEL(attn_decode_strided_256_4, attn_decode<256, 4, false>)
+
+struct CombinePartsArgs { uint heads_q, head_dim, splits, block_tokens, stride; };
+
+// attn_combine: the parts of a row's context together, times the gate.
+// Math     mixed = sum_p exp(top_p - top) part_p / sum_p exp(top_p - top) sum_p * sigmoid(gate)
+// Layout   parts as attn_decode wrote them; gate in projected; mixed [rows, heads_q * head_dim] bf16.
+// Work     a threadgroup a head of a row. Numerics f32, rounded once to bf16. Bound by latency.
+kernel void attn_combine(device const float *parts [[buffer(0)]], device const float *projected [[buffer(1)]],
+                         device const uint4 *rows [[buffer(2)]], device bfloat *mixed [[buffer(3)]],
+                         constant CombinePartsArgs &args [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
+                         uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+                         uint simdgroups [[simdgroups_per_threadgroup]]) {
+  uint head = group.x, row = group.y, dim = args.head_dim, context = rows[row].y + 1;
+  uint size = args.block_tokens == 0 ? (context + args.splits - 1) / args.splits : args.block_tokens;
+  uint used = min((context + size - 1) / size, args.splits);
+  device const float *from = parts + (row * args.heads_q + head) * args.splits * (dim + 2);
+  float top = -INFINITY, sum = 0.0f;
+  for (uint p = lane; p < used; p += 32) top = max(top, from[p * (dim + 2) + dim]);
+  top = simd_max(top);
+  for (uint p = lane; p < used; p += 32) sum += from[p * (dim + 2) + dim + 1] * exp(from[p * (dim + 2) + dim] - top);
+  sum = simd_sum(sum);
+  for (uint i = thread_at; i < dim; i += simdgroups * 32) {
+    float value = 0.0f;
+    for (uint p = 0; p < used; ++p) value += from[p * (dim + 2) + i] * exp(from[p * (dim + 2) + dim] - top);
+    float gate = projected[row * args.stride + head * 2 * dim + dim + i];
+    mixed[(row * args.heads_q + head) * dim + i] = bfloat(value / sum / (1.0f + exp(-gate)));
+  }
+}

@@ -1,0 +1,128 @@
+#include "dialect/metal.h"
+#include "lib/delta.h"
+
+// The Gated DeltaNet mixer of spans of many rows: convolution and gates of all rows at once, then the scan over each
+// span's tokens, then the gated norm. `inputs` [rows, channels] f32 is what the scan reads, `gates` [rows, heads_v] its
+// decay and beta.
+
+// delta_conv: convolution, silu, l2 norm of queries and keys, gates.
+// Math     y_t = silu(sum_j w_j x_{t-j}); q *= rsqrt(q q + 1e-6) / sqrt(dim_k); k *= rsqrt(k k + 1e-6)
+// Layout   projected [rows, stride] f32: qkv | z | b | a; ring see lib/delta.h.
+// Work     a simdgroup a head of a row; heads: queries, keys, values. Grid: (rows, heads / simdgroups).
+// Numerics f32. Bound by bytes: 8 a channel.
+kernel void delta_conv(device const float *projected [[buffer(0)]], device const uint4 *rows [[buffer(1)]],
+                       device const float *conv [[buffer(2)]], device const float *decay_rate [[buffer(3)]],
+                       device const float *dt_bias [[buffer(4)]], device const float *ring [[buffer(5)]],
+                       device float *inputs [[buffer(6)]], device float2 *gates [[buffer(7)]],
+                       constant DeltaConvArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
+                       uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
+                       uint simdgroups [[simdgroups_per_threadgroup]]) {
+  uint heads = 2 * args.heads_k + args.heads_v, row = group.x, head = min(group.y * simdgroups + simdgroup_at, heads - 1);
+  uint width = args.conv_width, channels = 2 * args.heads_k * args.dim_k + args.heads_v * args.dim_v;
+  bool is_value = head >= 2 * args.heads_k, is_query = head < args.heads_k;
+  uint size = is_value ? args.dim_v : args.dim_k;
+  uint first = is_value ? 2 * args.heads_k * args.dim_k + (head - 2 * args.heads_k) * args.dim_v : head * args.dim_k;
+  uint position = rows[row].y, age_in_pass = row - rows[row].w;
+  device const float *from = projected + row * args.stride + first;
+  device const float *past = ring + (rows[row].x * args.layers + args.layer) * width * channels + first;
+  float value[DIM_V_MAX / 32], square = 0.0f;
+  for (uint i = 0; i * 32 + lane < size; ++i) {
+    uint at = i * 32 + lane;
+    float sum = 0.0f;
+    for (uint age = 0; age < width; ++age) {
+      float raw = age <= age_in_pass ? from[at - age * args.stride] : past[(position + width - age) % width * channels + at];
+      sum += conv[(first + at) * width + width - 1 - age] * raw;
+    }
+    value[i] = sum / (1.0f + exp(-sum));
+    square += value[i] * value[i];
+  }
+  float scale = rsqrt(simd_sum(square) + 1e-6f);
+  if (is_query) scale *= rsqrt(float(args.dim_k));
+  if (is_value) scale = 1.0f;
+  if (group.y * simdgroups + simdgroup_at < heads) {
+    for (uint i = 0; i * 32 + lane < size; ++i) inputs[row * channels + first + i * 32 + lane] = value[i] * scale;
+    if (is_value && lane == 0) {
+      uint h = head - 2 * args.heads_k;
+      device const float *b = projected + row * args.stride + channels + args.heads_v * args.dim_v;
+      gates[row * args.heads_v + h] = float2(state_decay(b[args.heads_v + h], decay_rate[h], dt_bias[h]), write_strength(b[h]));
+    }
+  }
+}
+
+// delta_carry: keeps the raw rows that the next pass's convolution needs.
+// Layout   as delta_conv; spans see lib/pass.h. Grid: (spans, conv_width - 1).
+kernel void delta_carry(device const float *projected [[buffer(0)]], device const uint4 *spans [[buffer(1)]],
+                        device float *ring [[buffer(2)]], constant DeltaConvArgs &args [[buffer(3)]],
+                        uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
+                        uint simdgroups [[simdgroups_per_threadgroup]]) {
+  uint4 span = spans[group.x];
+  uint channels = 2 * args.heads_k * args.dim_k + args.heads_v * args.dim_v, age = group.y + 1;
+  if (age > span.y) return;
+  uint slot = (span.w + span.y - age) % args.conv_width;
+  device const float *from = projected + (span.x + span.y - age) * args.stride;
+  device float *to = ring + ((span.z * args.layers + args.layer) * args.conv_width + slot) * channels;
+  for (uint i = thread_at; i < channels; i += simdgroups * 32) to[i] = from[i];
+}
+
+// delta_scan: the state through all tokens of a span, token by token.
+// Math     as delta_step. Layout: reads [rows, heads_v * dim_v] f32.
+// Work     a simdgroup owns a column: it stays in registers from the first token to the last.
+//          Grid: (column tiles, value heads, spans).
+// Numerics f32. Bound by the latency of a token's sum times the tokens.
+template <uint DK>
+kernel void delta_scan(device const float *inputs [[buffer(0)]], device const float2 *gates [[buffer(1)]],
+                       device const uint4 *spans [[buffer(2)]], device float *memory [[buffer(3)]],
+                       device float *reads [[buffer(4)]], constant DeltaArgs &args [[buffer(5)]],
+                       uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
+                       uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
+  constexpr uint PER_LANE = DK / 32;
+  uint4 span = spans[group.z];
+  uint head = group.y, head_k = head / (args.heads_v / args.heads_k), wanted = group.x * simdgroups + simdgroup_at;
+  uint column = min(wanted, args.dim_v - 1), channels = 2 * args.heads_k * DK + args.heads_v * args.dim_v;
+  device float *home =
+      memory + (((span.z * args.layers + args.layer) * args.heads_v + head) * args.dim_v + column) * DK + lane * PER_LANE;
+  float s[PER_LANE];
+  for (uint i = 0; i < PER_LANE; ++i) s[i] = home[i];
+  for (uint t = 0; t < span.y; ++t) {
+    device const float *row = inputs + (span.x + t) * channels;
+    float2 gate = gates[(span.x + t) * args.heads_v + head];
+    float k[PER_LANE], q[PER_LANE], k_q = 0.0f, s_k = 0.0f, s_q = 0.0f;
+    for (uint i = 0; i < PER_LANE; ++i) {
+      q[i] = row[head_k * DK + lane * PER_LANE + i];
+      k[i] = row[(args.heads_k + head_k) * DK + lane * PER_LANE + i];
+      s_k += s[i] * k[i];
+      s_q += s[i] * q[i];
+      k_q += k[i] * q[i];
+    }
+    float4 sums = simd_sum(float4(s_k, s_q, k_q, 0.0f));
+    float d = (row[2 * args.heads_k * DK + head * args.dim_v + column] - gate.x * sums.x) * gate.y;
+    for (uint i = 0; i < PER_LANE; ++i) s[i] = gate.x * s[i] + d * k[i];
+    if (lane == 0 && wanted < args.dim_v)
+      reads[((span.x + t) * args.heads_v + head) * args.dim_v + column] = gate.x * sums.y + d * sums.z;
+  }
+  if (wanted < args.dim_v)
+    for (uint i = 0; i < PER_LANE; ++i) home[i] = s[i];
+}
+LY_KERNEL(delta_scan_32, delta_scan<32>)
+LY_KERNEL(delta_scan_64, delta_scan<64>)
+LY_KERNEL(delta_scan_128, delta_scan<128>)
+
+// delta_gate: gated RMS norm of what the scan read.
+// Math     mixed = rms(reads) * gain * silu(z)
+// Layout   reads [rows, heads_v, dim_v] f32; z in projected; mixed bf16. Work: a simdgroup a head of a row.
+kernel void delta_gate(device const float *reads [[buffer(0)]], device const float *projected [[buffer(1)]],
+                       device const float *gain [[buffer(2)]], device bfloat *mixed [[buffer(3)]],
+                       constant DeltaConvArgs &args [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
+                       uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
+                       uint simdgroups [[simdgroups_per_threadgroup]]) {
+  uint all = args.rows * args.heads_v, wanted = group.x * simdgroups + simdgroup_at, at = min(wanted, all - 1);
+  uint row = at / args.heads_v, head = at % args.heads_v;
+  device const float *from = reads + at * args.dim_v;
+  device const float *z =
+      projected + row * args.stride + 2 * args.heads_k * args.dim_k + args.heads_v * args.dim_v + head * args.dim_v;
+  float square = 0.0f;
+  for (uint i = lane; i < args.dim_v; i += 32) square += from[i] * from[i];
+  float scale = rsqrt(simd_sum(square) / float(args.dim_v) + args.eps);
+  if (wanted < all)
+    for (uint i = lane; i < args.dim_v; i += 32) mixed[at * args.dim_v + i] = bfloat(from[i] * scale * gain[i] * z[i] / (1.0f + exp(-z[i])));
+}
