@@ -23,6 +23,7 @@ mod health;
 mod host;
 mod metrics;
 mod models;
+mod openapi;
 mod options;
 mod page;
 mod responses;

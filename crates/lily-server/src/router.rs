@@ -11,25 +11,21 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use crate::error::ApiError;
 use crate::options::{ServerError, ServerOptions};
 use crate::service::App;
-use crate::{access, anthropic, auth, chat, completions, health, host, metrics, models, page, responses, tokenize};
+use crate::{access, anthropic, auth, chat, completions, health, host, metrics, models, openapi, page, responses, tokenize};
 
 pub(crate) fn router(app: App) -> Result<Router, ServerError> {
     check_keys(&app.options.api_keys)?;
     let cors = cors(&app.options)?;
-    let api = Router::new();
-    let api = both(api, "/chat/completions", post(chat::create));
-    let api = both(api, "/completions", post(completions::create));
-    let api = both(api, "/responses", post(responses::create));
-    let api = both(api, "/messages", post(anthropic::create));
-    let api = both(api, "/messages/count_tokens", post(anthropic::count_tokens));
-    let api = both(api, "/models", get(models::list));
-    let api = both(api, "/models/{*id}", get(models::one));
-    let api = both(api, "/tokenize", post(tokenize::tokenize));
-    let api = both(api, "/detokenize", post(tokenize::detokenize));
+    let mut api = Router::new();
+    for (path, methods) in api_routes() {
+        // With and without `/v1`: clients differ in what they call the base URL.
+        api = api.route(path, methods.clone()).route(&format!("/v1{path}"), methods);
+    }
     let api = api.route("/metrics", get(metrics::show));
     let router = api
         .route_layer(from_fn_with_state(app.clone(), auth::check))
         .route("/health", get(health::show))
+        .route("/openapi.json", get(openapi::show))
         .route("/", get(page::show))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown_route)
@@ -40,9 +36,20 @@ pub(crate) fn router(app: App) -> Result<Router, ServerError> {
     Ok(router)
 }
 
-/// With and without `/v1`: clients differ in what they call the base URL.
-fn both(router: Router<App>, path: &str, methods: MethodRouter<App>) -> Router<App> {
-    router.route(path, methods.clone()).route(&format!("/v1{path}"), methods)
+/// The API's routes below `/v1`. What each takes and answers stands in `openapi.json`, which a test holds
+/// against this table.
+pub(crate) fn api_routes() -> [(&'static str, MethodRouter<App>); 9] {
+    [
+        ("/chat/completions", post(chat::create)),
+        ("/completions", post(completions::create)),
+        ("/responses", post(responses::create)),
+        ("/messages", post(anthropic::create)),
+        ("/messages/count_tokens", post(anthropic::count_tokens)),
+        ("/models", get(models::list)),
+        ("/models/{*id}", get(models::one)),
+        ("/tokenize", post(tokenize::tokenize)),
+        ("/detokenize", post(tokenize::detokenize)),
+    ]
 }
 
 async fn unknown_route(request: Request) -> Response {

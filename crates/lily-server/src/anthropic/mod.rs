@@ -2,7 +2,7 @@
 
 mod blocks;
 mod reply;
-mod request;
+pub(crate) mod request;
 
 use axum::extract::{FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};

@@ -15,7 +15,7 @@ use crate::sampling::{self, TOP_LOGPROBS_MAX};
 use crate::service::App;
 
 /// Every field that is read, here or in the modules that read a part. The rest is ignored, with a debug line.
-const KNOWN: &[&str] = &[
+pub(crate) const KNOWN: &[&str] = &[
     "chat_template_kwargs",
     "enable_thinking",
     "frequency_penalty",

@@ -1,7 +1,7 @@
 //! `POST /v1/completions`: text goes on as it stands, no chat format around it.
 
 mod reply;
-mod request;
+pub(crate) mod request;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};

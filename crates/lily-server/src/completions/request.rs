@@ -16,7 +16,7 @@ use crate::service::App;
 const PROMPTS_MAX: usize = 64;
 
 /// Every field that is read; the rest is ignored, with a debug line.
-const KNOWN: &[&str] = &[
+pub(crate) const KNOWN: &[&str] = &[
     "best_of",
     "echo",
     "frequency_penalty",

@@ -3,7 +3,7 @@
 
 mod items;
 mod reply;
-mod request;
+pub(crate) mod request;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};

@@ -14,7 +14,7 @@ use crate::sampling;
 use crate::service::App;
 
 /// Every field that is read; the rest is ignored, with a debug line.
-const KNOWN: &[&str] = &[
+pub(crate) const KNOWN: &[&str] = &[
     "background",
     "chat_template_kwargs",
     "conversation",

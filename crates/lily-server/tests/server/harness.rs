@@ -100,6 +100,11 @@ impl TestServer {
         lock(&self.scripts).push(script);
     }
 
+    /// Forgets all scripts.
+    pub fn unscript(&self) {
+        lock(&self.scripts).clear();
+    }
+
     /// Begins the shutdown and waits for its end.
     pub async fn stop(mut self) {
         self.stop.take().map(|stop| stop.send(()));

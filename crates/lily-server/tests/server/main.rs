@@ -15,6 +15,7 @@ mod chat;
 mod completions;
 mod lifecycle;
 mod mutations;
+mod openapi;
 mod requests;
 mod responses;
 mod routes;
