@@ -112,6 +112,13 @@ namespace ly {
 LY_FN uint shared_address(const void *p) { return uint(__cvta_generic_to_shared(p)); }
 } // namespace ly
 
+// The first argument of the instruction becomes the upper half.
+LY_FN uint ly_pack2(float low, float high) {
+  uint both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
 // Copies of 16 bytes past the registers, around the first-level cache.
 LY_FN void ly_copy16(void *to, const void *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(ly::shared_address(to)), "l"(__cvta_generic_to_global(from)) : "memory");

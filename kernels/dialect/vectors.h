@@ -23,8 +23,12 @@ struct bfloat {
   ushort bits;
   bfloat() = default;
   LY_FN explicit bfloat(float value) {
+#ifdef __CUDACC__
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
     uint wide = ly::bits<uint>(value);
     bits = value == value ? ushort((wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16) : ushort(0x7fc0);
+#endif
   }
   LY_FN operator float() const { return ly::bits<float>(uint(bits) << 16); }
 };
