@@ -121,6 +121,10 @@ impl Steps for Timed {
     fn read(&self, buffer: &Buffer, rows: usize) -> Vec<f32> {
         self.device.read(buffer, rows)
     }
+
+    fn write(&mut self, buffer: &mut Buffer, rows: usize, values: &[f32]) {
+        self.device.write(buffer, rows, values);
+    }
 }
 
 fn main() {
