@@ -5,6 +5,8 @@
 
 pub mod backend;
 pub mod commands;
+pub mod sources;
+pub mod translate;
 
 pub use backend::Backend;
 pub use commands::{Access, CommandList, Launch, View};

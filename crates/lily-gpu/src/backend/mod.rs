@@ -1,5 +1,8 @@
 //! What a device must do: hold buffers, move bytes, run command lists. Everything above is shared by all of them.
 
+#[cfg(all(feature = "sim", unix))]
+pub mod sim;
+
 use lily_model::ModelError;
 
 use crate::commands::{BufferId, CommandList, View};

@@ -1,0 +1,109 @@
+// The tile words: an accumulator of M x N floats, its elements in row-major order over the lanes, M * N / 32 to a lane.
+// A multiplication is an exchange: the last lane to arrive does all of it, with vectors of the host.
+#pragma once
+#include "lanes.h"
+
+template <int M, int N> struct ly_tile {
+  static_assert(M % 16 == 0 && N % 8 == 0, "ly_tile<M, N>: M is a multiple of 16, N of 8");
+  static constexpr int EACH = M * N / 32;
+  float e[EACH];
+};
+
+namespace ly {
+typedef float Float8 __attribute__((vector_size(32), aligned(16)));
+
+LY_RUNTIME void widen(float *out, const bfloat *in, int count) {
+  for (int i = 0; i < count; ++i) out[i] = bits<float>(uint(in[i].bits) << 16);
+}
+
+// tile [M, N] += a [M, K] b [K, N], all of floats, rows without gaps. Eight rows by eight columns at a time stay in
+// registers.
+template <int M, int N, int K> LY_RUNTIME void multiply(float *tile, const float *a, const float *b) {
+  for (int row = 0; row < M; row += 8) {
+    for (int column = 0; column < N; column += 8) {
+      Float8 sum[8];
+      for (int i = 0; i < 8; ++i) memcpy(&sum[i], tile + (row + i) * N + column, sizeof sum[i]);
+      for (int k = 0; k < K; ++k) {
+        Float8 line;
+        memcpy(&line, b + k * N + column, sizeof line);
+        for (int i = 0; i < 8; ++i) sum[i] += a[(row + i) * K + k] * line;
+      }
+      for (int i = 0; i < 8; ++i) memcpy(tile + (row + i) * N + column, &sum[i], sizeof sum[i]);
+    }
+  }
+}
+
+// A part of the group's scratch memory, from the float FIRST on.
+template <int FIRST, int COUNT> LY_RUNTIME float *scratch() {
+  static_assert((FIRST + COUNT) * sizeof(float) <= SCRATCH_BYTES, "a tile too large for the simulator's scratch memory");
+  return reinterpret_cast<float *>(G->scratch) + FIRST;
+}
+
+// All lanes' parts of a tile, taken together and given back around `work`.
+template <int M, int N, class F> LY_RUNTIME void with_whole_tile(ly_tile<M, N> *const *parts, F work) {
+  constexpr int EACH = M * N / 32;
+  float *whole = scratch<0, M * N>();
+  for (int lane = 0; lane < 32; ++lane) memcpy(whole + lane * EACH, parts[lane]->e, sizeof parts[lane]->e);
+  work(whole);
+  for (int lane = 0; lane < 32; ++lane) memcpy(parts[lane]->e, whole + lane * EACH, sizeof parts[lane]->e);
+}
+
+LY_RUNTIME void check_rows(const bfloat *at, int rows, int columns, uint ld, const char *file, int line) {
+#ifdef LY_CHECKED
+  if (ld % 8 || reinterpret_cast<uintptr_t>(at) % 16) {
+    fault("%s:%d: a tile at %p with rows of %u values: expected 16-byte alignment and rows of a multiple of 8", file, line,
+          static_cast<const void *>(at), ld);
+  }
+  for (int row = 0; row < rows; ++row) touch_simdgroup(at + row * ld, columns * sizeof(bfloat), false, file, line);
+#else
+  (void)at, (void)rows, (void)columns, (void)ld, (void)file, (void)line;
+#endif
+}
+}  // namespace ly
+
+template <int M, int N> LY_RUNTIME void ly_tile_zero(ly_tile<M, N> &tile) {
+  for (float &value : tile.e) value = 0.0f;
+}
+
+template <int K, int M, int N>
+LY_RUNTIME void ly_tile_mma(ly_tile<M, N> &tile, const bfloat *a, uint lda, const bfloat *b, uint ldb, LY_SITE) {
+  static_assert(K % 16 == 0, "ly_tile_mma<K>: K is a multiple of 16");
+  auto finish = [=](ly_tile<M, N> **parts) {
+    ly::check_rows(a, M, K, lda, LY_PASS);
+    ly::check_rows(b, N, K, ldb, LY_PASS);
+    float *wide_a = ly::scratch<M * N, M * K>();
+    float *turned_b = ly::scratch<M * N + M * K, K * N>();
+    for (int row = 0; row < M; ++row) ly::widen(wide_a + row * K, a + row * lda, K);
+    for (int row = 0; row < N; ++row) {
+      for (int k = 0; k < K; ++k) turned_b[k * N + row] = ly::bits<float>(uint(b[row * ldb + k].bits) << 16);
+    }
+    ly::with_whole_tile<M, N>(parts, [&](float *whole) { ly::multiply<M, N, K>(whole, wide_a, turned_b); });
+  };
+  ly::exchange(&tile, finish, LY_PASS);
+}
+
+template <int K, int M, int N>
+LY_RUNTIME void ly_tile_mma_kn(ly_tile<M, N> &tile, const bfloat *a, uint lda, const bfloat *b, uint ldb, LY_SITE) {
+  static_assert(K % 16 == 0, "ly_tile_mma_kn<K>: K is a multiple of 16");
+  auto finish = [=](ly_tile<M, N> **parts) {
+    ly::check_rows(a, M, K, lda, LY_PASS);
+    ly::check_rows(b, K, N, ldb, LY_PASS);
+    float *wide_a = ly::scratch<M * N, M * K>();
+    float *wide_b = ly::scratch<M * N + M * K, K * N>();
+    for (int row = 0; row < M; ++row) ly::widen(wide_a + row * K, a + row * lda, K);
+    for (int k = 0; k < K; ++k) ly::widen(wide_b + k * N, b + k * ldb, N);
+    ly::with_whole_tile<M, N>(parts, [&](float *whole) { ly::multiply<M, N, K>(whole, wide_a, wide_b); });
+  };
+  ly::exchange(&tile, finish, LY_PASS);
+}
+
+// Every lane of the simdgroup must come here, as on devices where a lane's elements depend on the others'.
+template <int M, int N> inline void ly_tile_scale_rows(ly_tile<M, N> &tile, const float *scale) {
+  uint first = ly::lane() * ly_tile<M, N>::EACH;
+  for (uint i = 0; i < ly_tile<M, N>::EACH; ++i) tile.e[i] *= scale[(first + i) / N];
+}
+
+template <int M, int N> inline void ly_tile_store(const ly_tile<M, N> &tile, float *out, uint ld) {
+  uint first = ly::lane() * ly_tile<M, N>::EACH;
+  for (uint i = 0; i < ly_tile<M, N>::EACH; ++i) out[(first + i) / N * ld + (first + i) % N] = tile.e[i];
+}

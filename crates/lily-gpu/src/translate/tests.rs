@@ -1,0 +1,1 @@
+//! Awkward sources.
