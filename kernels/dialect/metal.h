@@ -40,6 +40,7 @@ inline Operand operand(threadgroup const bfloat *values, uint rows, uint columns
 
 // K_N: the right operand is [K, N], else [N, K].
 template <uint M, uint N, uint K, bool K_N> struct TileMultiply {
+  static_assert(K % 16 == 0, "K is a multiple of 16");
   static constexpr constant auto descriptor = mpp::tensor_ops::matmul2d_descriptor(
       int(M), int(N), int(K), false, !K_N, false, mpp::tensor_ops::matmul2d_descriptor::mode::multiply_accumulate);
   using Operation = mpp::tensor_ops::matmul2d<descriptor, execution_simdgroup>;
@@ -75,8 +76,10 @@ template <uint M, uint N> inline void ly_tile_scale_rows(thread ly_tile<M, N> &t
   typename ly::TileMultiply<M, N, 16, false>::Operation operation;
   auto places = operation.template get_destination_cooperative_tensor<ly::Operand, ly::Operand, float>();
 #pragma unroll
-  for (uint i = 0; i < M * N / 32; ++i)
-    if (places.is_valid_element(i)) tile.part[i] *= scale[places.get_multidimensional_index(i)[1]];
+  for (uint i = 0; i < M * N / 32; ++i) {
+    auto place = places.get_multidimensional_index(i);
+    if (places.is_valid_element(i)) tile.part[i] *= scale[place[1]];
+  }
 }
 template <uint M, uint N> inline void ly_tile_store(thread const ly_tile<M, N> &tile, threadgroup float *out, uint ld) {
   typename ly::TileMultiply<M, N, 16, false>::Operation operation;

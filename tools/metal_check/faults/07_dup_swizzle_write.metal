@@ -1,0 +1,9 @@
+// expect: no viable overloaded '='
+#include <metal_stdlib>
+using namespace metal;
+
+kernel void k(device float *x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    float4 v = float4(x[i]);
+    v.xx = float2(1, 2);
+    x[i] = v.x;
+}

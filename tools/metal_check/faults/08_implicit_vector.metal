@@ -1,0 +1,9 @@
+// expect: no viable conversion from 'thread vec<float
+#include <metal_stdlib>
+using namespace metal;
+
+kernel void k(device float *x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    float4 v = float4(x[i]);
+    half4 h = v;
+    x[i] = float(h.x);
+}

@@ -1,0 +1,9 @@
+// expect: implicit conversion from 'float' to bfloat
+#include <metal_stdlib>
+using namespace metal;
+
+kernel void k(device float *x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    bfloat b = bfloat(x[i]);
+    bfloat c = b + x[i];
+    x[i] = float(c);
+}
