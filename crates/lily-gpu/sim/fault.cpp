@@ -83,6 +83,7 @@ std::string place_of(const void *pc) {
   char line[512];
   while (fgets(line, sizeof line, lines)) {
     std::string place = line;
+    if (place.find("/sim/") != std::string::npos || place.find("/dialect/") != std::string::npos) continue;
     if (place.find(".metal:") == std::string::npos && place.find("/lib/") == std::string::npos) continue;
     place = place.substr(place.find_last_of("/(") + 1);
     place = place.substr(0, place.find_first_of(" )\n"));

@@ -80,6 +80,8 @@ struct Group {
   unsigned char *shared;
   unsigned char *scratch;  // SCRATCH_BYTES for what one exchange works out: lanes' stacks are small
   void *host_stack;
+  unsigned char *stacks;  // all lanes' stacks
+  size_t stacks_bytes;
   const Kernel *kernel;
   Device *device;
 };

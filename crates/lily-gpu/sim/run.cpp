@@ -163,6 +163,8 @@ void work(Job &job) {
   for (uint i = 0; i < launch.count; ++i) g.buffers[i] = launch.views[i].at;
   g.shared = w.shared;
   g.scratch = w.scratch;
+  g.stacks = w.stacks;
+  g.stacks_bytes = STACKS_BYTES;
   G = &g;
 #ifdef LY_CHECKED
   check_launch(g, launch);

@@ -39,13 +39,12 @@ template <int FIRST, int COUNT> LY_RUNTIME float *scratch() {
   return reinterpret_cast<float *>(G->scratch) + FIRST;
 }
 
-// All lanes' parts of a tile, taken together and given back around `work`.
-template <int M, int N, class F> LY_RUNTIME void with_whole_tile(ly_tile<M, N> *const *parts, F work) {
-  constexpr int EACH = M * N / 32;
-  float *whole = scratch<0, M * N>();
-  for (int lane = 0; lane < 32; ++lane) memcpy(whole + lane * EACH, parts[lane]->e, sizeof parts[lane]->e);
-  work(whole);
-  for (int lane = 0; lane < 32; ++lane) memcpy(parts[lane]->e, whole + lane * EACH, sizeof parts[lane]->e);
+// Takes all lanes' parts of a tile together, and gives them back.
+template <int M, int N> LY_RUNTIME void gather(float *whole, ly_tile<M, N> *const *parts) {
+  for (int lane = 0; lane < 32; ++lane) memcpy(whole + lane * ly_tile<M, N>::EACH, parts[lane]->e, sizeof parts[lane]->e);
+}
+template <int M, int N> LY_RUNTIME void scatter(ly_tile<M, N> *const *parts, const float *whole) {
+  for (int lane = 0; lane < 32; ++lane) memcpy(parts[lane]->e, whole + lane * ly_tile<M, N>::EACH, sizeof parts[lane]->e);
 }
 
 LY_RUNTIME void check_rows(const bfloat *at, int rows, int columns, uint ld, const char *file, int line) {
@@ -59,6 +58,25 @@ LY_RUNTIME void check_rows(const bfloat *at, int rows, int columns, uint ld, con
   (void)at, (void)rows, (void)columns, (void)ld, (void)file, (void)line;
 #endif
 }
+
+// tile += a b, for the whole simdgroup. `b` is [N, K] if it is TURNED, else [K, N].
+template <int K, bool TURNED, int M, int N>
+LY_RUNTIME void multiply_tiles(ly_tile<M, N> *const *parts, const bfloat *a, uint lda, const bfloat *b, uint ldb) {
+  float *whole = scratch<0, M * N>();
+  float *wide_a = scratch<M * N, M * K>();
+  float *wide_b = scratch<M * N + M * K, K * N>();
+  for (int row = 0; row < M; ++row) widen(wide_a + row * K, a + row * lda, K);
+  if (TURNED) {
+    for (int row = 0; row < N; ++row) {
+      for (int k = 0; k < K; ++k) wide_b[k * N + row] = bits<float>(uint(b[row * ldb + k].bits) << 16);
+    }
+  } else {
+    for (int k = 0; k < K; ++k) widen(wide_b + k * N, b + k * ldb, N);
+  }
+  gather<M, N>(whole, parts);
+  multiply<M, N, K>(whole, wide_a, wide_b);
+  scatter<M, N>(parts, whole);
+}
 }  // namespace ly
 
 template <int M, int N> LY_RUNTIME void ly_tile_zero(ly_tile<M, N> &tile) {
@@ -71,13 +89,7 @@ LY_RUNTIME void ly_tile_mma(ly_tile<M, N> &tile, const bfloat *a, uint lda, cons
   auto finish = [=](ly_tile<M, N> **parts) {
     ly::check_rows(a, M, K, lda, LY_PASS);
     ly::check_rows(b, N, K, ldb, LY_PASS);
-    float *wide_a = ly::scratch<M * N, M * K>();
-    float *turned_b = ly::scratch<M * N + M * K, K * N>();
-    for (int row = 0; row < M; ++row) ly::widen(wide_a + row * K, a + row * lda, K);
-    for (int row = 0; row < N; ++row) {
-      for (int k = 0; k < K; ++k) turned_b[k * N + row] = ly::bits<float>(uint(b[row * ldb + k].bits) << 16);
-    }
-    ly::with_whole_tile<M, N>(parts, [&](float *whole) { ly::multiply<M, N, K>(whole, wide_a, turned_b); });
+    ly::multiply_tiles<K, true, M, N>(parts, a, lda, b, ldb);
   };
   ly::exchange(&tile, finish, LY_PASS);
 }
@@ -88,11 +100,7 @@ LY_RUNTIME void ly_tile_mma_kn(ly_tile<M, N> &tile, const bfloat *a, uint lda, c
   auto finish = [=](ly_tile<M, N> **parts) {
     ly::check_rows(a, M, K, lda, LY_PASS);
     ly::check_rows(b, K, N, ldb, LY_PASS);
-    float *wide_a = ly::scratch<M * N, M * K>();
-    float *wide_b = ly::scratch<M * N + M * K, K * N>();
-    for (int row = 0; row < M; ++row) ly::widen(wide_a + row * K, a + row * lda, K);
-    for (int k = 0; k < K; ++k) ly::widen(wide_b + k * N, b + k * ldb, N);
-    ly::with_whole_tile<M, N>(parts, [&](float *whole) { ly::multiply<M, N, K>(whole, wide_a, wide_b); });
+    ly::multiply_tiles<K, false, M, N>(parts, a, lda, b, ldb);
   };
   ly::exchange(&tile, finish, LY_PASS);
 }

@@ -13,7 +13,7 @@ use rig::{Rig, launch, numbers, simulator};
 
 /// Runs `test` on every build and order.
 fn everywhere(mut test: impl FnMut(Rig)) {
-    for checked in [false] {
+    for checked in [false, true] {
         let simulator = simulator("words.metal", checked);
         for reverse_lanes in [false, true] {
             for threads in [1, 3] {
