@@ -1,5 +1,7 @@
 //! What a device must do: hold buffers, move bytes, run command lists. Everything above is shared by all of them.
 
+#[cfg(all(feature = "cuda", any(target_os = "linux", target_os = "windows")))]
+pub mod cuda;
 #[cfg(all(feature = "sim", unix))]
 pub mod sim;
 
