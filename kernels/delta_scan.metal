@@ -115,7 +115,7 @@ kernel void delta_gate(device const float *reads [[buffer(0)]], device const flo
                        constant DeltaConvArgs &args [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
                        uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                        uint simdgroups [[simdgroups_per_threadgroup]]) {
-  uint all = args.rows * args.heads_v, wanted = group.x * simdgroups + simdgroup_at, at = min(wanted, all - 1);
+  uint all = args.row_count * args.heads_v, wanted = group.x * simdgroups + simdgroup_at, at = min(wanted, all - 1);
   uint row = at / args.heads_v, head = at % args.heads_v;
   device const float *from = reads + at * args.dim_v;
   device const float *z =

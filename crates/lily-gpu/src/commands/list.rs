@@ -27,7 +27,7 @@ struct Touched {
 }
 
 /// Counts of a list, for `lily bench --plan`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub launches: usize,
     pub levels: usize,

@@ -1,0 +1,262 @@
+//! The GPU device: what it holds between passes, and state, pages and results for the engine.
+//!
+//! The steps themselves are in [`crate::steps`]. They record launches; [`lily_model::Device::finish`] hands the list to
+//! the backend. A pass of a shape that comes again and again (decoding) is recorded once and replayed: what changes per
+//! step lives in device buffers.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+
+use lily_model::{Capacity, Device, ModelConfig, ModelError, Page, Selection, Slot, StateCopy, Weights, select_token};
+
+use crate::arena::{Arena, StateBytes};
+use crate::backend::{Backend, Prepared};
+use crate::buffer::{GpuBuffer, floats};
+use crate::commands::{CommandList, Plan, View};
+use crate::entries;
+use crate::model::Model;
+use crate::options::GpuOptions;
+use crate::pass::Staged;
+use crate::policy::{FEW_ROWS, Parts, attention_parts};
+
+/// The model's steps on a GPU, or on the simulator of one.
+pub struct GpuDevice<B: Backend> {
+    pub(crate) config: ModelConfig,
+    pub(crate) capacity: Capacity,
+    pub(crate) options: GpuOptions,
+    /// In a cell because reading back waits for the device, and [`lily_model::Steps::read`] borrows.
+    pub(crate) backend: RefCell<B>,
+    pub(crate) model: Model,
+    pub(crate) arena: Arena,
+    pub(crate) staged: Staged,
+    pub(crate) list: CommandList,
+    /// The buffer of normalised inputs, once the forward pass has it: fused chains write it early.
+    pub(crate) normed: Option<GpuBuffer>,
+    /// The norm whose factors are in `arena.sums`, and in how many parts.
+    pub(crate) chained: Option<(Chained, usize)>,
+    recorded: HashMap<Shape, Prepared>,
+    /// The staged pass is one that was recorded before: its steps record nothing.
+    pub(crate) replays: Option<Prepared>,
+    /// Why a step could not be carried out: steps return nothing, so the end of the pass says it.
+    pub(crate) failed: Option<ModelError>,
+    state: StateBytes,
+    /// Logits of the last pass, once the host has asked for them.
+    logits: OnceCell<Vec<f32>>,
+    plan: Plan,
+}
+
+/// A norm whose input has been completed and whose factor is known in parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chained {
+    Mixer(usize),
+    Experts(usize),
+    Final,
+}
+
+/// What a recorded pass depends on beside device buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Shape {
+    rows: usize,
+    parts: Parts,
+}
+
+impl<B: Backend> GpuDevice<B> {
+    /// Brings the weights to the device and allocates everything.
+    ///
+    /// # Errors
+    /// [`ModelError::Device`] if the model has a shape that the kernels do not cover, or if there is no room.
+    pub fn new(mut backend: B, config: &ModelConfig, weights: &Weights, capacity: Capacity, options: GpuOptions) -> Result<Self, ModelError> {
+        entries::check_shape(config)?;
+        let model = Model::new(&mut backend, weights)?;
+        let arena = Arena::new(&mut backend, config, capacity, &options, entries::largest_matrix(&model))?;
+        backend.prepare_kernels(&entries::needed(config, &model))?;
+        Ok(GpuDevice {
+            config: config.clone(),
+            capacity,
+            options,
+            backend: RefCell::new(backend),
+            model,
+            arena,
+            staged: Staged::default(),
+            list: CommandList::new(!options.concurrent),
+            normed: None,
+            chained: None,
+            recorded: HashMap::new(),
+            replays: None,
+            failed: None,
+            state: StateBytes::new(config),
+            logits: OnceCell::new(),
+            plan: Plan::default(),
+        })
+    }
+
+    /// Launches and levels of the last recorded pass.
+    pub fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// The backend, for profiles and tests.
+    pub fn backend(&mut self) -> &mut B {
+        self.backend.get_mut()
+    }
+
+    /// How decode cuts the staged pass's contexts.
+    pub(crate) fn parts(&self) -> Parts {
+        attention_parts(&self.options, self.staged.context)
+    }
+
+    /// A new pass is staged: forget the last one.
+    pub(crate) fn begin(&mut self) {
+        self.list.clear();
+        self.chained = None;
+        self.logits.take();
+        self.replays = self.shape().and_then(|shape| self.recorded.get(&shape).copied());
+    }
+
+    /// The shape under which the staged pass is worth recording: decoding, where passes of one shape follow each other.
+    fn shape(&self) -> Option<Shape> {
+        let decodes = self.staged.rows <= FEW_ROWS && self.staged.single && self.staged.all_rows_have_logits();
+        (decodes && self.options.device_routing).then(|| Shape { rows: self.staged.rows, parts: self.parts() })
+    }
+
+    /// Queues what has been recorded.
+    pub(crate) fn submit(&mut self) -> Result<(), ModelError> {
+        self.plan.launches += self.list.plan().launches;
+        self.plan.levels += self.list.plan().levels;
+        self.backend.get_mut().run(&self.list)?;
+        self.list.clear();
+        Ok(())
+    }
+
+    fn all_logits(&self) -> &[f32] {
+        self.logits.get_or_init(|| {
+            let mut bytes = vec![0; 4 * self.staged.logit_rows.len() * self.config.vocab];
+            let read = self.backend.borrow_mut().read(self.arena.logits.part(0, bytes.len()), &mut bytes);
+            // Whoever asks for logits has no way to hear of an error; the engine takes none of these.
+            if read.is_ok() { floats(&bytes) } else { vec![f32::NAN; bytes.len() / 4] }
+        })
+    }
+
+    fn state_views(&self, slot: Slot) -> [View; 2] {
+        let slot = slot.0 as usize;
+        let StateBytes { ring, memory, .. } = self.state;
+        [self.arena.ring.part(slot * ring, ring), self.arena.memory.part(slot * memory, memory)]
+    }
+
+    fn page_view(&self, page: Page) -> View {
+        self.arena.kv.part(page.0 as usize * self.state.page, self.state.page)
+    }
+
+    fn read_all(&self, views: &[View]) -> Box<[u8]> {
+        let mut bytes = vec![0; views.iter().map(|view| view.bytes).sum()];
+        let mut rest = &mut bytes[..];
+        for view in views {
+            let (part, after) = rest.split_at_mut(view.bytes);
+            self.backend.borrow_mut().read(*view, part).unwrap_or_else(|error| panic!("the device cannot be read: {error}"));
+            rest = after;
+        }
+        bytes.into()
+    }
+
+    fn write_all(&mut self, what: &str, views: &[View], bytes: &[u8]) -> Result<(), ModelError> {
+        let expected: usize = views.iter().map(|view| view.bytes).sum();
+        if bytes.len() != expected {
+            return Err(ModelError::Device(format!("{what}: expected {expected} bytes, found {}", bytes.len())));
+        }
+        let mut rest = bytes;
+        for view in views {
+            let (part, after) = rest.split_at(view.bytes);
+            self.backend.get_mut().write(*view, part);
+            rest = after;
+        }
+        Ok(())
+    }
+}
+
+impl<B: Backend> Device for GpuDevice<B> {
+    fn name(&self) -> String {
+        self.backend.borrow().name()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn finish(&mut self) -> Result<(), ModelError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        if let Some(prepared) = self.replays.take() {
+            return self.backend.get_mut().replay(prepared);
+        }
+        self.plan = Plan::default();
+        let Some(shape) = self.shape() else { return self.submit() };
+        self.plan = self.list.plan();
+        let prepared = self.backend.get_mut().prepare(&self.list)?;
+        self.recorded.insert(shape, prepared);
+        self.list.clear();
+        self.backend.get_mut().replay(prepared)
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        let vocab = self.config.vocab;
+        &self.all_logits()[row * vocab..(row + 1) * vocab]
+    }
+
+    fn select(&mut self, selections: &[Selection]) -> Result<Vec<u32>, ModelError> {
+        let rows = self.staged.logit_rows.len();
+        if selections.len() != rows {
+            return Err(ModelError::Batch(format!("{} selections for {rows} logit rows", selections.len())));
+        }
+        if !self.arena.select.serves(selections) {
+            self.backend.get_mut().wait()?;
+            return Ok(selections.iter().enumerate().map(|(row, selection)| select_token(self.logits(row), selection)).collect());
+        }
+        if rows == 0 {
+            return Ok(Vec::new());
+        }
+        let mut list = CommandList::new(!self.options.concurrent);
+        self.arena.select.launch(self.backend.get_mut(), &mut list, self.arena.logits, selections, None);
+        self.backend.get_mut().run(&list)?;
+        let mut bytes = vec![0; 4 * rows];
+        self.backend.get_mut().read(self.arena.select.chosen.part(0, 4 * rows), &mut bytes)?;
+        Ok(bytes.chunks_exact(4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect())
+    }
+
+    fn state_clear(&mut self, slot: Slot) {
+        for view in self.state_views(slot) {
+            if view.bytes > 0 {
+                self.backend.get_mut().clear(view);
+            }
+        }
+    }
+
+    fn state_save(&self, slot: Slot) -> StateCopy {
+        StateCopy(self.read_all(&self.state_views(slot)))
+    }
+
+    fn state_load(&mut self, slot: Slot, copy: &StateCopy) -> Result<(), ModelError> {
+        let views = self.state_views(slot);
+        self.write_all("state copy", &views, &copy.0)
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.state.ring + self.state.memory
+    }
+
+    fn page_save(&self, page: Page) -> Box<[u8]> {
+        self.read_all(&[self.page_view(page)])
+    }
+
+    fn page_load(&mut self, page: Page, bytes: &[u8]) -> Result<(), ModelError> {
+        let view = self.page_view(page);
+        self.write_all("KV page", &[view], bytes)
+    }
+
+    fn page_copy(&mut self, from: Page, to: Page) {
+        let (from, to) = (self.page_view(from), self.page_view(to));
+        if from != to && from.bytes > 0 {
+            self.backend.get_mut().copy(from, to);
+        }
+    }
+}

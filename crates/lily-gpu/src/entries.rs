@@ -1,0 +1,86 @@
+//! Which kernels a model needs, and which models the kernels cover.
+
+use std::collections::BTreeSet;
+
+use lily_model::{LayerKind, ModelConfig, ModelError};
+
+use crate::entry::{Bits, entry, entry2};
+use crate::matrix::GpuMatrix;
+use crate::model::{LayerMixer, Model};
+
+/// # Errors
+/// [`ModelError::Device`], naming the field, what the kernels cover and what was found.
+pub(crate) fn check_shape(config: &ModelConfig) -> Result<(), ModelError> {
+    let check = |covered: bool, what: &str, expected: &str, found: usize| match covered {
+        true => Ok(()),
+        false => Err(ModelError::Device(format!("{what}: the GPU kernels cover {expected}, found {found} (the CPU device takes any)"))),
+    };
+    if config.layers_of(LayerKind::Delta) > 0 {
+        check([32, 64, 128].contains(&config.dim_k), "linear_key_head_dim", "32, 64 and 128", config.dim_k)?;
+        check(config.dim_v <= 256 && config.dim_v.is_multiple_of(4), "linear_value_head_dim", "multiples of 4 up to 256", config.dim_v)?;
+    }
+    if config.layers_of(LayerKind::Attention) > 0 {
+        check([32, 64, 128, 256].contains(&config.head_dim), "head_dim", "32, 64, 128 and 256", config.head_dim)?;
+        let per_kv = config.heads_q / config.heads_kv;
+        check(per_kv <= 32, "num_attention_heads over num_key_value_heads", "up to 32", per_kv)?;
+    }
+    check(config.experts <= 1024, "num_experts", "up to 1024", config.experts)?;
+    check(config.experts_per_token <= 32, "num_experts_per_tok", "up to 32", config.experts_per_token)?;
+    for (what, width) in [("hidden_size", config.hidden), ("moe_intermediate_size", config.expert_width), ("shared_expert_intermediate_size", config.shared_width)] {
+        check(width.is_multiple_of(8), what, "multiples of 8", width)?;
+    }
+    Ok(())
+}
+
+/// Values of the largest matrix, experts together.
+pub(crate) fn largest_matrix(model: &Model) -> usize {
+    let experts = model.layers.iter().flat_map(|layer| [layer.gate.all, layer.up.all, layer.down.all]);
+    matrices(model).into_iter().chain(experts).map(|matrix| matrix.rows * matrix.cols).max().unwrap_or(0)
+}
+
+/// Every entry that some pass of this model may launch.
+pub(crate) fn needed(config: &ModelConfig, model: &Model) -> Vec<&'static str> {
+    let formats: BTreeSet<Bits> = matrices(model).iter().map(|matrix| matrix.bits).collect();
+    let experts: BTreeSet<Bits> = model.layers.iter().flat_map(|layer| [layer.gate.all.bits, layer.down.all.bits]).collect();
+    let mut names = vec!["norm", "moe_top_k", "moe_count", "moe_place", "moe_combine", "select_largest", "select_token"];
+    names.extend(["embed", "embed_chain"].map(|stem| entry(stem, model.embedding.bits.suffix())));
+    for bits in formats.iter().chain(&experts).chain([&Bits::B16]).collect::<BTreeSet<_>>() {
+        let suffix = bits.suffix();
+        for rows in [1, 2, 4, 8] {
+            names.extend(["project", "output", "output_chain"].map(|stem| entry2(stem, suffix, rows)));
+        }
+        for rows in [16, 32, 64] {
+            let stems = ["project_matmul", "output_matmul", "experts_gate_up_matmul", "experts_down_matmul"];
+            names.extend(stems.map(|stem| entry2(stem, suffix, rows)));
+        }
+        names.extend(["experts_gate_up", "experts_gate_up_routes", "experts_down", "experts_down_chain"].map(|stem| entry(stem, suffix)));
+        if *bits != Bits::B16 {
+            names.push(entry("dequantise", suffix));
+        }
+    }
+    if config.layers_of(LayerKind::Delta) > 0 {
+        names.extend(["delta_conv", "delta_carry", "delta_gate"]);
+        names.extend(["delta_step", "delta_scan", "delta_scan_blocked"].map(|stem| entry(stem, config.dim_k)));
+    }
+    if config.layers_of(LayerKind::Attention) > 0 {
+        names.extend(["attn_prepare", "attn_combine", entry("attn_flash", config.head_dim)]);
+        names.extend([1, 2, 4].map(|pack| entry2("attn_decode", config.head_dim, pack)));
+        if config.head_dim == 256 {
+            names.extend(["attn_decode_strided_256_1", "attn_decode_strided_256_4"]);
+        }
+    }
+    names
+}
+
+/// All matrices but the experts'.
+fn matrices(model: &Model) -> Vec<GpuMatrix> {
+    let mut all = vec![model.embedding, model.head];
+    for layer in &model.layers {
+        match &layer.mixer {
+            LayerMixer::Delta(mixer) => all.extend(mixer.projections),
+            LayerMixer::Attention(mixer) => all.extend(mixer.projections),
+        }
+        all.extend([layer.mixer.out(), layer.router, layer.shared_route, layer.shared_gate, layer.shared_up, layer.shared_down]);
+    }
+    all
+}

@@ -1,0 +1,21 @@
+//! `attention.metal`, `attention_flash.metal`.
+
+use crate::launch::launcher;
+
+launcher!(AttnPrepare = "attn_prepare" [
+    Write projected, Read rows, Read pages, Read q_gain, Read k_gain, Read page_turns, Read turns, Write kv,
+] {
+    layer: u32, layers: u32, heads_q: u32, heads_kv: u32, head_dim: u32, rotary_dim: u32, stride: u32, eps: f32,
+});
+
+launcher!(AttnDecode = "attn_decode" [Read projected, Read rows, Read pages, Read kv, Write parts] {
+    layer: u32, layers: u32, heads_q: u32, heads_kv: u32, stride: u32, splits: u32, block_tokens: u32, scale: f32,
+});
+
+launcher!(AttnCombine = "attn_combine" [Read parts, Read projected, Read rows, Write mixed] {
+    heads_q: u32, head_dim: u32, splits: u32, block_tokens: u32, stride: u32,
+});
+
+launcher!(AttnFlash = "attn_flash" [Read projected, Read tiles, Read pages, Read kv, Write mixed] {
+    layer: u32, layers: u32, heads_q: u32, heads_kv: u32, stride: u32, scale: f32,
+});

@@ -1,0 +1,102 @@
+//! Launchers: one named struct for each kernel, one field for each argument.
+//!
+//! A launcher says of each buffer whether the kernel reads or writes it; [`crate::commands`] derives the dependencies
+//! from that. `tests/launchers.rs` holds names, order, access and argument structs against the kernels' own signatures.
+
+mod attention;
+mod delta;
+mod experts;
+mod rows;
+mod select;
+
+pub(crate) use attention::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
+pub(crate) use delta::{DeltaCarry, DeltaConv, DeltaGate, DeltaScan, DeltaStep};
+pub(crate) use experts::{
+    ExpertsDown, ExpertsDownMatmul, ExpertsGateUp, ExpertsGateUpMatmul, MoeCombine, MoeCount, MoePlace, MoeTopK,
+};
+pub(crate) use rows::{Dequantise, Embed, Norm, Output, Project, ProjectMatmul};
+pub(crate) use select::{SelectLargest, SelectToken};
+
+use crate::commands::Access;
+
+/// What a launcher believes of its kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Signature {
+    /// Name of the kernel function; its entries may have other names.
+    pub kernel: &'static str,
+    /// Buffers in order of their index; the argument struct follows.
+    pub bindings: &'static [(&'static str, Access)],
+    /// Fields of the argument struct, four bytes each.
+    pub args: &'static [&'static str],
+}
+
+/// All launchers, for the test that compares them with the kernels.
+pub fn signatures() -> Vec<Signature> {
+    vec![
+        Embed::SIGNATURE,
+        Norm::SIGNATURE,
+        Project::SIGNATURE,
+        ProjectMatmul::SIGNATURE,
+        Output::SIGNATURE,
+        Dequantise::SIGNATURE,
+        DeltaStep::SIGNATURE,
+        DeltaConv::SIGNATURE,
+        DeltaCarry::SIGNATURE,
+        DeltaScan::SIGNATURE,
+        DeltaGate::SIGNATURE,
+        AttnPrepare::SIGNATURE,
+        AttnDecode::SIGNATURE,
+        AttnCombine::SIGNATURE,
+        AttnFlash::SIGNATURE,
+        MoeTopK::SIGNATURE,
+        MoeCount::SIGNATURE,
+        MoePlace::SIGNATURE,
+        ExpertsGateUp::SIGNATURE,
+        ExpertsDown::SIGNATURE,
+        ExpertsGateUpMatmul::SIGNATURE,
+        ExpertsDownMatmul::SIGNATURE,
+        MoeCombine::SIGNATURE,
+        SelectLargest::SIGNATURE,
+        SelectToken::SIGNATURE,
+    ]
+}
+
+/// Declares a launcher: its kernel, buffers with their access, and argument fields, all in the kernel's order.
+macro_rules! launcher {
+    ($(#[$doc:meta])* $name:ident = $kernel:literal [$($access:ident $buffer:ident),* $(,)?] {$($arg:ident: $ty:ty),* $(,)?}) => {
+        $(#[$doc])*
+        pub(crate) struct $name {
+            /// One of the kernel's entries.
+            pub entry: &'static str,
+            $(pub $buffer: $crate::commands::View,)*
+            $(pub $arg: $ty,)*
+            /// Threadgroups.
+            pub grid: [usize; 3],
+            /// Threads of a threadgroup.
+            pub threads: u32,
+        }
+
+        impl $name {
+            pub const SIGNATURE: $crate::launch::Signature = $crate::launch::Signature {
+                kernel: $kernel,
+                bindings: &[$((stringify!($buffer), $crate::commands::Access::$access)),*],
+                args: &[$(stringify!($arg)),*],
+            };
+
+            /// Appends the launch to a list, under the step's name.
+            pub fn launch(self, stage: &'static str, list: &mut $crate::commands::CommandList) {
+                let mut args = Vec::with_capacity(4 * Self::SIGNATURE.args.len());
+                $(args.extend_from_slice(&self.$arg.to_le_bytes());)*
+                list.push($crate::commands::Launch {
+                    kernel: self.entry,
+                    stage,
+                    bindings: vec![$((self.$buffer, $crate::commands::Access::$access)),*],
+                    args,
+                    grid: self.grid.map(|count| count as u32),
+                    threads: self.threads,
+                });
+            }
+        }
+    };
+}
+pub(crate) use launcher;

@@ -1,0 +1,61 @@
+//! Switches: what each technique is, and what runs without it.
+//!
+//! Everything is on by default. `lily bench --ablate` turns one off at a time, so that a table shows what each brings.
+
+/// How many rows of activations a threadgroup of a matrix product takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TileRows {
+    /// By the rows at hand, or rows per expert: see [`crate::policy`].
+    ByShape,
+    /// 16, 32 or 64, always.
+    Fixed(u32),
+}
+
+/// How the DeltaNet state goes through many tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeltaScan {
+    /// Token by token, a column of the state in the registers of a simdgroup.
+    Register,
+    /// Four tokens at a time, two columns in the registers of eight lanes.
+    Blocked,
+}
+
+/// The switches of the GPU engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuOptions {
+    /// Products of many rows dequantise 4-bit tiles on chip; else the matrix is expanded in memory before.
+    pub fused_dequantise: bool,
+    /// Experts are chosen and rows sorted on the device; else on the host, in the middle of every layer.
+    pub device_routing: bool,
+    pub tile_rows: TileRows,
+    pub delta_scan: DeltaScan,
+    /// Lanes share each key and value row in decode; else every lane reads rows of its own.
+    pub coalesced_kv: bool,
+    /// Query heads that share a key head read each of its rows together in decode; else each for itself.
+    pub packed_heads: bool,
+    /// From 32K positions on decode cuts a context into blocks of fixed size; else into a fixed number of parts.
+    pub fixed_blocks: bool,
+    /// Launches wait for what they truly depend on; else each for the one before it.
+    pub concurrent: bool,
+    /// Norms and top-k disappear into the kernels around them in passes of few rows; else they are launches.
+    pub fused_chains: bool,
+    /// The chosen token goes to the next step on the device; else through the host.
+    pub device_tokens: bool,
+}
+
+impl Default for GpuOptions {
+    fn default() -> Self {
+        GpuOptions {
+            fused_dequantise: true,
+            device_routing: true,
+            tile_rows: TileRows::ByShape,
+            delta_scan: DeltaScan::Blocked,
+            coalesced_kv: true,
+            packed_heads: true,
+            fixed_blocks: true,
+            concurrent: true,
+            fused_chains: true,
+            device_tokens: true,
+        }
+    }
+}

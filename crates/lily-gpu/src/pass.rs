@@ -1,0 +1,122 @@
+//! The staged pass: what the host tells the device before every pass, as `kernels/lib/pass.h` reads it.
+//!
+//! Everything stands in one buffer with fixed places, so that one copy brings it and recorded lists stay valid. There are
+//! two of them: a small one for passes of few rows, where a copy's size is time, and a large one.
+
+use lily_model::{Batch, Logits, PAGE_TOKENS};
+
+use crate::backend::Backend;
+use crate::commands::View;
+use crate::policy::flash_tokens;
+
+/// Where the parts of a staged pass stand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PassBuffer {
+    whole: View,
+    pub tokens: View,
+    pub rows: View,
+    pub spans: View,
+    pub logit_rows: View,
+    /// Tiles of `attn_flash`.
+    pub tiles: View,
+    /// Page tables, span after span; last, because few of them are used.
+    pub pages: View,
+}
+
+/// The largest pass that a [`PassBuffer`] has room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PassRoom {
+    pub rows: usize,
+    pub spans: usize,
+    pub logit_rows: usize,
+    /// Page ids over all spans.
+    pub pages: usize,
+}
+
+/// A pass as the host remembers it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Staged {
+    pub rows: usize,
+    pub spans: usize,
+    pub logit_rows: Vec<u32>,
+    pub tiles: usize,
+    /// Every span has one token.
+    pub single: bool,
+    /// The longest context of any row.
+    pub context: usize,
+    bytes: Vec<u8>,
+}
+
+impl PassBuffer {
+    pub fn new(backend: &mut impl Backend, room: PassRoom) -> Result<Self, lily_model::ModelError> {
+        let sizes = [4 * room.rows, 16 * room.rows, 16 * room.spans, 4 * room.logit_rows, 16 * room.rows, 4 * room.pages];
+        let mut at = 0;
+        let places = sizes.map(|size| {
+            let start = at;
+            at += size.next_multiple_of(16);
+            (start, size)
+        });
+        let whole = View { buffer: backend.allocate(at, "the staged pass")?, offset: 0, bytes: at };
+        let [tokens, rows, spans, logit_rows, tiles, pages] = places.map(|(start, size)| whole.part(start, size));
+        Ok(PassBuffer { whole, tokens, rows, spans, logit_rows, tiles, pages })
+    }
+
+    /// Writes the pass that [`Staged::set`] laid out for this buffer.
+    pub fn write(&self, backend: &mut impl Backend, staged: &Staged) {
+        backend.write(self.whole.part(0, staged.bytes.len()), &staged.bytes);
+    }
+}
+
+impl Staged {
+    /// Lays out a batch for `buffer`. `per_kv`: query heads that share a key head.
+    pub fn set(&mut self, batch: &Batch<'_>, buffer: &PassBuffer, per_kv: usize) {
+        self.rows = batch.rows();
+        self.spans = batch.spans.len();
+        self.logit_rows.clear();
+        self.single = batch.spans.iter().all(|span| span.tokens.len() == 1);
+        self.context = batch.spans.iter().map(|span| span.start + span.tokens.len()).max().unwrap_or(0);
+        self.tiles = 0;
+        self.bytes.clear();
+        self.bytes.resize(buffer.pages.offset, 0);
+        let (mut first, mut pages) = (0, 0);
+        for (index, span) in batch.spans.iter().enumerate() {
+            let (slot, count) = (span.slot.0, span.tokens.len());
+            put(&mut self.bytes, &buffer.spans, index, &[first as u32, count as u32, slot, span.start as u32]);
+            for (at, &token) in span.tokens.iter().enumerate() {
+                put(&mut self.bytes, &buffer.tokens, first + at, &[token]);
+                put(&mut self.bytes, &buffer.rows, first + at, &[slot, (span.start + at) as u32, pages as u32, first as u32]);
+            }
+            for at in (0..count).step_by(flash_tokens(per_kv)) {
+                let tokens = flash_tokens(per_kv).min(count - at) as u32;
+                put(&mut self.bytes, &buffer.tiles, self.tiles, &[(first + at) as u32, tokens, (span.start + at) as u32, pages as u32]);
+                self.tiles += 1;
+            }
+            // Pages behind the span's last row are not read; a table may be longer.
+            let used = (span.start + count).div_ceil(PAGE_TOKENS);
+            self.bytes.extend(span.pages[..used].iter().flat_map(|page| page.0.to_le_bytes()));
+            let rows = first as u32..(first + count) as u32;
+            match span.logits {
+                Logits::None => {}
+                Logits::Last => self.logit_rows.extend(rows.last()),
+                Logits::All => self.logit_rows.extend(rows),
+            }
+            (first, pages) = (first + count, pages + used);
+        }
+        for (at, &row) in self.logit_rows.iter().enumerate() {
+            put(&mut self.bytes, &buffer.logit_rows, at, &[row]);
+        }
+    }
+
+    /// Whether every row gets logits, in order.
+    pub fn all_rows_have_logits(&self) -> bool {
+        self.logit_rows.len() == self.rows
+    }
+}
+
+/// Writes words as entry `index` of a part.
+fn put(bytes: &mut [u8], part: &View, index: usize, words: &[u32]) {
+    let start = part.offset + index * 4 * words.len();
+    for (to, word) in bytes[start..start + 4 * words.len()].chunks_exact_mut(4).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+}

@@ -1,0 +1,90 @@
+//! Which kernel serves which shape: every such choice, with its reason, in one place.
+
+use crate::options::{GpuOptions, TileRows};
+
+/// Rows of a pass up to which products read each weight once per simdgroup (vector kernels); above it tiles do.
+/// Eight rows of f32 accumulators still fit the registers of a lane.
+pub const FEW_ROWS: usize = 8;
+
+/// Rows that one launch of a vector kernel multiplies together: 1, 2, 4 or 8.
+pub fn vector_rows(rows: usize) -> usize {
+    rows.next_power_of_two().clamp(1, FEW_ROWS)
+}
+
+/// Outputs that a simdgroup of `project` makes, by the rows it multiplies: with many rows accumulators take the room.
+/// `kernels/project.metal` says the same.
+pub fn project_outputs(vector_rows: usize) -> usize {
+    if vector_rows > 2 { 2 } else { 4 }
+}
+
+/// Outputs that a simdgroup of `output` and of the experts' vector kernels makes.
+pub const OUTPUTS: usize = 2;
+
+/// Threads of `project` and of `experts_gate_up`.
+pub const PROJECT_THREADS: u32 = 128;
+
+/// Threads of `output` and `experts_down`: their sums are long and their outputs few.
+pub const OUTPUT_THREADS: u32 = 256;
+
+/// Threads of `delta_step`: a simdgroup takes 8 of 128 columns.
+pub const DELTA_STEP_THREADS: u32 = 512;
+
+/// Outputs of a tile of the matrix kernels, and columns of `experts_gate_up_matmul` (half of its tile is gate rows).
+pub const TILE_COLS: usize = 64;
+pub const TILE_GATE_COLS: usize = 32;
+
+/// Rows of a tile for `rows` rows that share a weight matrix: few padding rows, then few readings of the weights.
+pub fn tile_rows(options: &GpuOptions, rows: usize) -> u32 {
+    match options.tile_rows {
+        TileRows::Fixed(rows) => rows,
+        TileRows::ByShape if rows <= 16 => 16,
+        TileRows::ByShape if rows <= 48 => 32,
+        TileRows::ByShape => 64,
+    }
+}
+
+/// How decode cuts a context into parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Parts {
+    /// Parts; those behind a row's context are empty.
+    pub splits: u32,
+    /// Positions of a part; 0: the context divided by `splits`.
+    pub block_tokens: u32,
+}
+
+/// Contexts from which on parts have a fixed size, as in the engine that this one measures itself against.
+pub const LONG_CONTEXT: usize = 32 * 1024;
+
+/// Positions of a fixed block.
+pub const BLOCK_TOKENS: usize = 512;
+
+/// Parts for rows whose longest context is `context`. Recorded passes are kept per answer, so there are few answers:
+/// the number grows by powers of two.
+pub fn attention_parts(options: &GpuOptions, context: usize) -> Parts {
+    if options.fixed_blocks && context >= LONG_CONTEXT {
+        let splits = context.next_multiple_of(LONG_CONTEXT) / BLOCK_TOKENS;
+        return Parts { splits: splits as u32, block_tokens: BLOCK_TOKENS as u32 };
+    }
+    let splits = (context / 32).next_power_of_two().clamp(4, 64);
+    Parts { splits: splits as u32, block_tokens: 0 }
+}
+
+/// The most parts that [`attention_parts`] gives for contexts up to `context_max`.
+pub fn attention_parts_max(context_max: usize) -> usize {
+    (context_max.next_multiple_of(LONG_CONTEXT) / BLOCK_TOKENS).max(64)
+}
+
+/// Query heads that one threadgroup of `attn_decode` packs, of `per_kv` that share a key head.
+pub fn packed_heads(options: &GpuOptions, per_kv: usize) -> usize {
+    match per_kv {
+        _ if !options.packed_heads => 1,
+        many if many.is_multiple_of(4) => 4,
+        even if even.is_multiple_of(2) => 2,
+        _ => 1,
+    }
+}
+
+/// Tokens of a tile of `attn_flash`: 32 query rows, all heads of a key head.
+pub fn flash_tokens(per_kv: usize) -> usize {
+    (32 / per_kv).max(1)
+}

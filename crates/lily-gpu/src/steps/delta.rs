@@ -1,0 +1,152 @@
+//! The Gated DeltaNet mixer between its projections.
+
+use crate::backend::Backend;
+use crate::buffer::GpuBuffer;
+use crate::device::GpuDevice;
+use crate::entry::entry;
+use crate::launch::{DeltaCarry, DeltaConv, DeltaGate, DeltaScan, DeltaStep};
+use crate::model::DeltaMixer;
+use crate::options::DeltaScan as Scan;
+use crate::policy::DELTA_STEP_THREADS;
+use lily_model::LayerKind;
+
+/// Columns of a threadgroup of `delta_scan_blocked`, and of `delta_scan`: a simdgroup each.
+const BLOCKED_COLUMNS: usize = 32;
+const REGISTER_COLUMNS: usize = 8;
+
+impl<B: Backend> GpuDevice<B> {
+    pub(super) fn update_delta(&mut self, layer: usize, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
+        let mixer = self.model.delta(layer);
+        if self.staged.single {
+            self.step_delta(mixer, rows, projected, mixed);
+        } else {
+            self.scan_delta(mixer, rows, projected, mixed);
+        }
+    }
+
+    /// One token a sequence: all in one kernel.
+    fn step_delta(&mut self, mixer: DeltaMixer, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
+        let config = &self.config;
+        DeltaStep {
+            entry: entry("delta_step", config.dim_k),
+            projected: projected.view,
+            rows: self.pass().rows,
+            conv: mixer.conv,
+            decay_rate: mixer.decay_rate,
+            dt_bias: mixer.dt_bias,
+            gain: mixer.norm,
+            ring: self.arena.ring,
+            memory: self.arena.memory,
+            mixed: mixed.view,
+            layer: mixer.index as u32,
+            layers: config.layers_of(LayerKind::Delta) as u32,
+            heads_k: config.heads_k as u32,
+            heads_v: config.heads_v as u32,
+            dim_v: config.dim_v as u32,
+            conv_width: config.conv_width as u32,
+            stride: projected.width as u32,
+            row_count: rows as u32,
+            eps: config.rms_eps,
+            grid: [config.heads_v, rows, 1],
+            threads: DELTA_STEP_THREADS,
+        }
+        .launch("delta_update", &mut self.list);
+    }
+
+    /// Many tokens of some sequences: convolution of all, then the scan, then the gated norm.
+    fn scan_delta(&mut self, mixer: DeltaMixer, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
+        let (config, arena, pass) = (self.config.clone(), &self.arena, *self.pass());
+        let [layer, layers] = [mixer.index, config.layers_of(LayerKind::Delta)].map(|count| count as u32);
+        let [heads_k, heads_v, dim_k, dim_v] = [config.heads_k, config.heads_v, config.dim_k, config.dim_v].map(|count| count as u32);
+        let [conv_width, stride, row_count] = [config.conv_width, projected.width, rows].map(|count| count as u32);
+        let (eps, spans) = (config.rms_eps, self.staged.spans);
+        let stage = "delta_update";
+        DeltaConv {
+            entry: "delta_conv",
+            projected: projected.view,
+            rows: pass.rows,
+            conv: mixer.conv,
+            decay_rate: mixer.decay_rate,
+            dt_bias: mixer.dt_bias,
+            ring: arena.ring,
+            inputs: arena.inputs,
+            gates: arena.gates,
+            layer,
+            layers,
+            heads_k,
+            heads_v,
+            dim_k,
+            dim_v,
+            conv_width,
+            stride,
+            row_count,
+            eps,
+            grid: [rows, (2 * config.heads_k + config.heads_v).div_ceil(4), 1],
+            threads: 128,
+        }
+        .launch(stage, &mut self.list);
+        DeltaCarry {
+            entry: "delta_carry",
+            projected: projected.view,
+            spans: pass.spans,
+            ring: arena.ring,
+            layer,
+            layers,
+            heads_k,
+            heads_v,
+            dim_k,
+            dim_v,
+            conv_width,
+            stride,
+            row_count,
+            eps,
+            grid: [spans, config.conv_width - 1, 1],
+            threads: 256,
+        }
+        .launch(stage, &mut self.list);
+        let (stem, columns, threads) = match self.options.delta_scan {
+            Scan::Register => ("delta_scan", REGISTER_COLUMNS, 32 * REGISTER_COLUMNS),
+            Scan::Blocked => ("delta_scan_blocked", BLOCKED_COLUMNS, 128),
+        };
+        DeltaScan {
+            entry: entry(stem, config.dim_k),
+            inputs: arena.inputs,
+            gates: arena.gates,
+            spans: pass.spans,
+            memory: arena.memory,
+            reads: arena.reads,
+            layer,
+            layers,
+            heads_k,
+            heads_v,
+            dim_v,
+            conv_width,
+            stride,
+            row_count,
+            eps,
+            grid: [config.dim_v.div_ceil(columns), config.heads_v, spans],
+            threads: threads as u32,
+        }
+        .launch(stage, &mut self.list);
+        DeltaGate {
+            entry: "delta_gate",
+            reads: arena.reads,
+            projected: projected.view,
+            gain: mixer.norm,
+            mixed: mixed.view,
+            layer,
+            layers,
+            heads_k,
+            heads_v,
+            dim_k,
+            dim_v,
+            conv_width,
+            stride,
+            row_count,
+            eps,
+            grid: [(rows * config.heads_v).div_ceil(4), 1, 1],
+            threads: 128,
+        }
+        .launch(stage, &mut self.list);
+    }
+}

@@ -1,0 +1,225 @@
+//! The experts: gate, up, down and their sum.
+
+use crate::backend::Backend;
+use crate::buffer::GpuBuffer;
+use crate::commands::View;
+use crate::device::{Chained, GpuDevice};
+use crate::entry::{entry, entry2};
+use crate::launch::{ExpertsDown, ExpertsDownMatmul, ExpertsGateUp, ExpertsGateUpMatmul, MoeCombine};
+use crate::matrix::{GpuExperts, GpuMatrix};
+use crate::policy::{FEW_ROWS, OUTPUT_THREADS, OUTPUTS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, tile_rows};
+
+/// One grouped product: the routed experts, or the shared expert for all rows.
+#[derive(Clone, Copy)]
+struct Grouped {
+    /// Every row, no tile map.
+    dense: bool,
+    rows: usize,
+    tile_rows: u32,
+}
+
+impl<B: Backend> GpuDevice<B> {
+    pub(super) fn gate_up(&mut self, layer: usize, rows: usize, [x, routes]: [&GpuBuffer; 2], hidden: &GpuBuffer) {
+        if rows <= FEW_ROWS {
+            return self.gate_up_few(layer, rows, [x.view, routes.view, hidden.view]);
+        }
+        let weights = &self.model.layers[layer];
+        let (gate, up) = (weights.gate, weights.up);
+        let shared = [weights.shared_gate, weights.shared_up].map(single);
+        self.gate_up_tiles(self.routed(rows), [gate, up], [x.view, hidden.view]);
+        self.gate_up_tiles(self.dense(rows), shared, [x.view, hidden.view]);
+    }
+
+    pub(super) fn down(&mut self, layer: usize, rows: usize, [routes, hidden]: [&GpuBuffer; 2], residual: &GpuBuffer) {
+        self.chained = None;
+        if rows <= FEW_ROWS {
+            return self.down_few(layer, rows, [routes.view, hidden.view, residual.view]);
+        }
+        let weights = &self.model.layers[layer];
+        let (down, shared) = (weights.down, single(weights.shared_down));
+        self.down_tiles(self.routed(rows), down, hidden.view);
+        self.down_tiles(self.dense(rows), shared, hidden.view);
+        MoeCombine {
+            entry: "moe_combine",
+            part: self.arena.expert_parts,
+            routes: routes.view,
+            residual: residual.view,
+            hidden: self.config.hidden as u32,
+            per_token: self.config.experts_per_token as u32,
+            grid: [rows, 1, 1],
+            threads: 256,
+        }
+        .launch("moe_down", &mut self.list);
+    }
+
+    fn gate_up_few(&mut self, layer: usize, rows: usize, [x, routes, hidden]: [View; 3]) {
+        let (config, weights, fused) = (&self.config, &self.model.layers[layer], self.routes_in_gate_up(rows));
+        let (gate, up, shared_gate, shared_up) = (weights.gate, weights.up, weights.shared_gate, weights.shared_up);
+        let outputs = OUTPUTS * PROJECT_THREADS as usize / 32;
+        ExpertsGateUp {
+            entry: entry(if fused { "experts_gate_up_routes" } else { "experts_gate_up" }, gate.all.bits.suffix()),
+            gate_codes: gate.all.codes,
+            gate_scales: gate.all.scales,
+            gate_biases: gate.all.biases,
+            up_codes: up.all.codes,
+            up_scales: up.all.scales,
+            up_biases: up.all.biases,
+            shared_gate_codes: shared_gate.codes,
+            shared_gate_scales: shared_gate.scales,
+            shared_gate_biases: shared_gate.biases,
+            shared_up_codes: shared_up.codes,
+            shared_up_scales: shared_up.scales,
+            shared_up_biases: shared_up.biases,
+            x,
+            sums: self.arena.sums,
+            logits: self.arena.route_logits,
+            routes,
+            hidden,
+            cols: config.hidden as u32,
+            group_shift: gate.all.group_shift,
+            per_token: config.experts_per_token as u32,
+            experts: config.experts as u32,
+            width: config.expert_width as u32,
+            shared_width: config.shared_width as u32,
+            gate_stride: gate.stride as u32,
+            gate_first: gate.first as u32,
+            up_stride: up.stride as u32,
+            up_first: up.first as u32,
+            parts: self.chained_parts(),
+            eps: config.rms_eps,
+            grid: [config.expert_width.max(config.shared_width).div_ceil(outputs), config.experts_per_token + 1, rows],
+            threads: PROJECT_THREADS,
+        }
+        .launch("moe_gate_up", &mut self.list);
+    }
+
+    fn down_few(&mut self, layer: usize, rows: usize, [routes, hidden, residual]: [View; 3]) {
+        let chain = self.options.fused_chains;
+        let following = self.model.layers.get(layer + 1);
+        let (next, gain) = following.map_or((Chained::Final, self.model.norm), |layer_after| (Chained::Mixer(layer + 1), layer_after.mixer_norm));
+        let (config, weights) = (&self.config, &self.model.layers[layer]);
+        let (down, shared) = (weights.down, weights.shared_down);
+        let parts = config.hidden.div_ceil(OUTPUTS * OUTPUT_THREADS as usize / 32);
+        ExpertsDown {
+            entry: entry(if chain { "experts_down_chain" } else { "experts_down" }, down.all.bits.suffix()),
+            codes: down.all.codes,
+            scales: down.all.scales,
+            biases: down.all.biases,
+            shared_codes: shared.codes,
+            shared_scales: shared.scales,
+            shared_biases: shared.biases,
+            x: hidden,
+            routes,
+            gain,
+            residual,
+            next: self.next(),
+            sums: self.arena.sums,
+            group_shift: down.all.group_shift,
+            shared_group_shift: shared.group_shift,
+            per_token: config.experts_per_token as u32,
+            hidden: config.hidden as u32,
+            width: config.expert_width as u32,
+            shared_width: config.shared_width as u32,
+            stride: down.stride as u32,
+            first: down.first as u32,
+            grid: [parts, rows, 1],
+            threads: OUTPUT_THREADS,
+        }
+        .launch("moe_down", &mut self.list);
+        self.chained = chain.then_some((next, parts));
+    }
+
+    fn gate_up_tiles(&mut self, grouped: Grouped, [gate, up]: [GpuExperts; 2], [x, hidden]: [View; 2]) {
+        let stage = "moe_gate_up";
+        let gate = GpuExperts { all: self.expand(stage, gate.all, 0), ..gate };
+        let up = GpuExperts { all: self.expand(stage, up.all, 1), ..up };
+        let (config, arena) = (&self.config, &self.arena);
+        ExpertsGateUpMatmul {
+            entry: entry2("experts_gate_up_matmul", gate.all.bits.suffix(), grouped.tile_rows),
+            gate_codes: gate.all.codes,
+            gate_scales: gate.all.scales,
+            gate_biases: gate.all.biases,
+            up_codes: up.all.codes,
+            up_scales: up.all.scales,
+            up_biases: up.all.biases,
+            x,
+            order: arena.order,
+            tiles: arena.tiles,
+            hidden,
+            cols: config.hidden as u32,
+            group_shift: gate.all.group_shift,
+            batch: grouped.rows as u32,
+            per_token: config.experts_per_token as u32,
+            dense: u32::from(grouped.dense),
+            width: gate.rows as u32,
+            hidden_stride: self.hidden_stride(),
+            choice_stride: config.expert_width as u32,
+            gate_stride: gate.stride as u32,
+            gate_first: gate.first as u32,
+            up_stride: up.stride as u32,
+            up_first: up.first as u32,
+            grid: [gate.rows.div_ceil(TILE_GATE_COLS), self.place_tiles(grouped), 1],
+            threads: 128,
+        }
+        .launch(stage, &mut self.list);
+    }
+
+    fn down_tiles(&mut self, grouped: Grouped, down: GpuExperts, hidden: View) {
+        let stage = "moe_down";
+        let down = GpuExperts { all: self.expand(stage, down.all, 0), ..down };
+        let (config, arena) = (&self.config, &self.arena);
+        ExpertsDownMatmul {
+            entry: entry2("experts_down_matmul", down.all.bits.suffix(), grouped.tile_rows),
+            codes: down.all.codes,
+            scales: down.all.scales,
+            biases: down.all.biases,
+            x: hidden,
+            order: arena.order,
+            tiles: arena.tiles,
+            part: arena.expert_parts,
+            cols: down.all.cols as u32,
+            group_shift: down.all.group_shift,
+            batch: grouped.rows as u32,
+            per_token: config.experts_per_token as u32,
+            dense: u32::from(grouped.dense),
+            width: config.hidden as u32,
+            hidden_stride: self.hidden_stride(),
+            choice_stride: config.expert_width as u32,
+            gate_stride: down.stride as u32,
+            gate_first: down.first as u32,
+            up_stride: 0,
+            up_first: 0,
+            grid: [config.hidden.div_ceil(TILE_COLS), self.place_tiles(grouped), 1],
+            threads: 128,
+        }
+        .launch(stage, &mut self.list);
+    }
+
+    fn routed(&self, rows: usize) -> Grouped {
+        Grouped { dense: false, rows, tile_rows: self.expert_tile_rows(rows) }
+    }
+
+    fn dense(&self, rows: usize) -> Grouped {
+        Grouped { dense: true, rows, tile_rows: tile_rows(&self.options, rows) }
+    }
+
+    /// Tiles of places, at most: with routed experts the device knows how many there are, and the rest return at once.
+    fn place_tiles(&self, grouped: Grouped) -> usize {
+        let size = grouped.tile_rows as usize;
+        if grouped.dense {
+            return grouped.rows.div_ceil(size);
+        }
+        let assignments = grouped.rows * self.config.experts_per_token;
+        // Every expert that is used may end in a tile that is not full.
+        assignments / size + self.config.experts.min(assignments)
+    }
+
+    fn hidden_stride(&self) -> u32 {
+        (self.config.experts_per_token * self.config.expert_width + self.config.shared_width) as u32
+    }
+}
+
+/// The shared expert as a group of one.
+fn single(matrix: GpuMatrix) -> GpuExperts {
+    GpuExperts { rows: matrix.rows, stride: 0, first: 0, all: matrix }
+}

@@ -1,0 +1,191 @@
+//! Products with weight matrices.
+
+use crate::backend::Backend;
+use crate::commands::View;
+use crate::device::GpuDevice;
+use crate::entry::{Bits, entry2};
+use crate::launch::{Dequantise, Output, Project, ProjectMatmul};
+use crate::matrix::GpuMatrix;
+use crate::policy::{FEW_ROWS, OUTPUT_THREADS, OUTPUTS, PROJECT_THREADS, TILE_COLS, project_outputs, tile_rows, vector_rows};
+
+/// Rows of activations and where their product goes.
+#[derive(Clone, Copy)]
+pub(super) struct Product {
+    pub stage: &'static str,
+    pub rows: usize,
+    /// `[rows, cols]` bf16
+    pub x: View,
+    /// f32
+    pub out: View,
+    /// Values from one row of `out` to the next.
+    pub out_stride: usize,
+}
+
+impl<B: Backend> GpuDevice<B> {
+    /// `out = [m0 | m1 | ..] x`, by the kernel that suits the rows. Up to four matrices of one format are one launch.
+    pub(super) fn multiply(&mut self, product: Product, matrices: &[GpuMatrix]) {
+        if product.rows > FEW_ROWS {
+            return self.multiply_tiles(product, matrices, false);
+        }
+        for (column, run) in runs(matrices) {
+            self.multiply_few(Product { out: shifted(product.out, column), ..product }, run);
+        }
+    }
+
+    fn multiply_few(&mut self, product: Product, run: &[GpuMatrix]) {
+        let rows = vector_rows(product.rows);
+        let outputs = project_outputs(rows) * PROJECT_THREADS as usize / 32;
+        let [m0, m1, m2, m3] = padded(run);
+        let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(outputs)).sum();
+        Project {
+            entry: entry2("project", m0.bits.suffix(), rows),
+            codes0: m0.codes,
+            scales0: m0.scales,
+            biases0: m0.biases,
+            codes1: m1.codes,
+            scales1: m1.scales,
+            biases1: m1.biases,
+            codes2: m2.codes,
+            scales2: m2.scales,
+            biases2: m2.biases,
+            codes3: m3.codes,
+            scales3: m3.scales,
+            biases3: m3.biases,
+            x: product.x,
+            sums: self.arena.sums,
+            out: product.out,
+            cols: m0.cols as u32,
+            group_shift: m0.group_shift,
+            batch: product.rows as u32,
+            out_stride: product.out_stride as u32,
+            rows0: m0.rows as u32,
+            rows1: m1.rows as u32,
+            rows2: m2.rows as u32,
+            rows3: m3.rows as u32,
+            parts: self.chained_parts(),
+            eps: self.config.rms_eps,
+            grid: [tiles, product.rows.div_ceil(rows), 1],
+            threads: PROJECT_THREADS,
+        }
+        .launch(product.stage, &mut self.list);
+    }
+
+    /// As `multiply` on tiles; with `add` one matrix, and `out +=`.
+    pub(super) fn multiply_tiles(&mut self, product: Product, matrices: &[GpuMatrix], add: bool) {
+        if self.arena.expanded.is_none() {
+            for (column, run) in runs(matrices) {
+                self.multiply_run(Product { out: shifted(product.out, column), ..product }, run, add);
+            }
+            return;
+        }
+        let mut column = 0;
+        for matrix in matrices {
+            let expanded = self.expand(product.stage, *matrix, 0);
+            self.multiply_run(Product { out: shifted(product.out, column), ..product }, &[expanded], add);
+            column += matrix.rows;
+        }
+    }
+
+    fn multiply_run(&mut self, product: Product, run: &[GpuMatrix], add: bool) {
+        let rows = tile_rows(&self.options, product.rows);
+        let [m0, m1, m2, m3] = padded(run);
+        let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(TILE_COLS)).sum();
+        ProjectMatmul {
+            entry: entry2(if add { "output_matmul" } else { "project_matmul" }, m0.bits.suffix(), rows),
+            codes0: m0.codes,
+            scales0: m0.scales,
+            biases0: m0.biases,
+            codes1: m1.codes,
+            scales1: m1.scales,
+            biases1: m1.biases,
+            codes2: m2.codes,
+            scales2: m2.scales,
+            biases2: m2.biases,
+            codes3: m3.codes,
+            scales3: m3.scales,
+            biases3: m3.biases,
+            x: product.x,
+            out: product.out,
+            cols: m0.cols as u32,
+            group_shift: m0.group_shift,
+            batch: product.rows as u32,
+            out_stride: product.out_stride as u32,
+            rows0: m0.rows as u32,
+            rows1: m1.rows as u32,
+            rows2: m2.rows as u32,
+            rows3: m3.rows as u32,
+            grid: [tiles, product.rows.div_ceil(rows as usize), 1],
+            threads: 128,
+        }
+        .launch(product.stage, &mut self.list);
+    }
+
+    /// `out += matrix x` for few rows. With the gain of the next norm its input is prepared too; returns the parts of its
+    /// sums.
+    pub(super) fn add_output(&mut self, product: Product, matrix: GpuMatrix, gain: Option<View>) -> usize {
+        let rows = vector_rows(product.rows);
+        let parts = matrix.rows.div_ceil(OUTPUTS * OUTPUT_THREADS as usize / 32);
+        Output {
+            entry: entry2(if gain.is_some() { "output_chain" } else { "output" }, matrix.bits.suffix(), rows),
+            codes: matrix.codes,
+            scales: matrix.scales,
+            biases: matrix.biases,
+            x: product.x,
+            gain: gain.unwrap_or(matrix.scales), // bound, not read
+            residual: product.out,
+            next: self.next(),
+            sums: self.arena.sums,
+            cols: matrix.cols as u32,
+            group_shift: matrix.group_shift,
+            batch: product.rows as u32,
+            rows: matrix.rows as u32,
+            grid: [parts, product.rows.div_ceil(rows), 1],
+            threads: OUTPUT_THREADS,
+        }
+        .launch(product.stage, &mut self.list);
+        parts
+    }
+
+    /// The matrix expanded to bf16 in scratch `at`, for products that do not dequantise; itself if there is no scratch.
+    pub(super) fn expand(&mut self, stage: &'static str, matrix: GpuMatrix, at: usize) -> GpuMatrix {
+        let Some(scratch) = self.arena.expanded.filter(|_| matrix.bits != Bits::B16) else { return matrix };
+        let (out, units) = (scratch[at], matrix.rows * matrix.cols / 8);
+        Dequantise {
+            entry: crate::entry::entry("dequantise", matrix.bits.suffix()),
+            codes: matrix.codes,
+            scales: matrix.scales,
+            biases: matrix.biases,
+            out,
+            cols: matrix.cols as u32,
+            group_shift: matrix.group_shift,
+            units: units as u32,
+            grid: [units.div_ceil(256), 1, 1],
+            threads: 256,
+        }
+        .launch(stage, &mut self.list);
+        GpuMatrix { bits: Bits::B16, group_shift: 0, codes: out, scales: out, biases: out, ..matrix }
+    }
+}
+
+/// Runs of up to four neighbours of one format, each with the column where its outputs start.
+fn runs(matrices: &[GpuMatrix]) -> Vec<(usize, &[GpuMatrix])> {
+    let (mut runs, mut first, mut column) = (Vec::new(), 0, 0);
+    while first < matrices.len() {
+        let same = matrices[first..].iter().take(4).take_while(|matrix| matrix.same_format(&matrices[first])).count();
+        let run = &matrices[first..first + same];
+        runs.push((column, run));
+        column += run.iter().map(|matrix| matrix.rows).sum::<usize>();
+        first += same;
+    }
+    runs
+}
+
+/// Four matrices: those of the run, then some without rows.
+fn padded(run: &[GpuMatrix]) -> [GpuMatrix; 4] {
+    std::array::from_fn(|at| run.get(at).copied().unwrap_or(GpuMatrix { rows: 0, ..run[0] }))
+}
+
+/// The view from some column of its first row on.
+fn shifted(out: View, column: usize) -> View {
+    out.part(4 * column, out.bytes - 4 * column)
+}
