@@ -12,6 +12,8 @@ mod deliver;
 mod disk;
 mod draw;
 mod engine;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod generation;
 mod inbox;
 mod memory;

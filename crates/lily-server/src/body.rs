@@ -64,7 +64,7 @@ fn unreadable(error: &(dyn std::error::Error + 'static), limit: usize) -> ApiErr
     ApiError::new(StatusCode::BAD_REQUEST, "unreadable_body", format!("the body could not be read: {error}"))
 }
 
-fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
+pub(crate) fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
     let invalid = |message: String| ApiError::new(StatusCode::BAD_REQUEST, "invalid_json", message);
     let parsed = serde_json::from_slice(bytes).or_else(|error| match replace_lone_surrogates(bytes) {
         Some(repaired) => serde_json::from_slice(&repaired),

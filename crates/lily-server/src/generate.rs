@@ -155,6 +155,8 @@ struct Answer {
     tool_calls: usize,
     clock: Clock,
     trace: Option<Box<Trace>>,
+    /// Prompt and output of a chat, to be remembered when it ends; of the first choice only.
+    said: Option<(Vec<u32>, Vec<u32>)>,
 }
 
 impl Answer {
@@ -193,6 +195,7 @@ impl Answer {
             tool_calls: 0,
             clock: Clock::start(job.prompt.len()),
             trace,
+            said: (chat && at == 0).then(|| (job.prompt.clone(), Vec::new())),
         })
     }
 
@@ -242,6 +245,7 @@ impl Answer {
         let ends = self.app.service.text.eos().contains(&token);
         let wait = self.clock.token(self.thinking);
         self.trace.iter_mut().for_each(|trace| trace.token(token));
+        self.said.iter_mut().for_each(|(_, output)| output.push(token));
         self.app.metrics.token_wait(wait);
         self.record.update(|tokens| {
             tokens.generated += 1;
@@ -320,6 +324,9 @@ impl Answer {
             trace.finished(reason.as_str());
         }
         self.app.metrics.answer(&outcome);
+        if let Some((prompt, output)) = self.said.take() {
+            self.app.service.text.answered(&prompt, &output);
+        }
         self.ready.push_back(Ok(Piece::Finished { outcome, stop }));
     }
 }

@@ -18,6 +18,8 @@ mod error;
 mod fields;
 mod figures;
 mod format;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod generate;
 mod health;
 mod host;

@@ -64,6 +64,8 @@ pub enum ServerError {
     Bind { host: String, port: u16, source: io::Error },
     #[error("CORS origin {origin:?}: expected `*` or scheme://host[:port] without a path, such as http://localhost:3000")]
     CorsOrigin { origin: String },
+    #[error("the system starts no further thread: {0}")]
+    Thread(io::Error),
     #[error("cannot make the directory for traces {directory}: {source}", directory = directory.display())]
     TraceDir { directory: PathBuf, source: io::Error },
     #[error("the API key at place {place} {what}")]

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -31,6 +32,7 @@ pub async fn serve(
     trace::prepare(&options)?;
     let app = App::new(service, options);
     let router = router(app.clone())?;
+    prepare(&app)?;
     let graceful = GracefulShutdown::new();
     let permits = Arc::new(Semaphore::new(app.options.connections_max));
     let mut connections = JoinSet::new();
@@ -67,6 +69,17 @@ pub async fn serve(
     connections.shutdown().await;
     stop_engine(&app).await;
     Ok(())
+}
+
+/// The first answer that is held to a form should not wait for the vocabulary to be indexed.
+fn prepare(app: &App) -> Result<(), ServerError> {
+    let text = app.service.text.clone();
+    let work = move || {
+        if let Err(error) = text.prepare_constraints() {
+            tracing::warn!(%error, "structured output will fail");
+        }
+    };
+    thread::Builder::new().name("lily-vocabulary".into()).spawn(work).map(drop).map_err(ServerError::Thread)
 }
 
 async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> (std::io::Result<TcpStream>, tokio::sync::OwnedSemaphorePermit) {

@@ -32,8 +32,20 @@ impl Encoder {
     }
 
     /// Cuts at markup and encodes the rest with `plain`.
-    pub fn encode_with(&self, text: &str, mut plain: impl FnMut(&str) -> Result<Vec<u32>, TextError>) -> Result<Vec<u32>, TextError> {
+    pub fn encode_with(&self, text: &str, plain: impl FnMut(&str) -> Result<Vec<u32>, TextError>) -> Result<Vec<u32>, TextError> {
         let mut tokens = Vec::with_capacity(text.len() / 4);
+        self.encode_cut(text, plain, &mut tokens, |_, _| {})?;
+        Ok(tokens)
+    }
+
+    /// The same, appended to `tokens`; `cut` hears the bytes read and the length of `tokens` behind each markup.
+    pub fn encode_cut(
+        &self,
+        text: &str,
+        mut plain: impl FnMut(&str) -> Result<Vec<u32>, TextError>,
+        tokens: &mut Vec<u32>,
+        mut cut: impl FnMut(usize, usize),
+    ) -> Result<(), TextError> {
         let mut done = 0;
         for found in self.markup.find_iter(text) {
             if done < found.start() {
@@ -41,11 +53,12 @@ impl Encoder {
             }
             tokens.push(self.ids[found.pattern().as_usize()]);
             done = found.end();
+            cut(done, tokens.len());
         }
         if done < text.len() {
             tokens.extend(plain(&text[done..])?);
         }
-        Ok(tokens)
+        Ok(())
     }
 
     /// Encodes text in which nothing is markup.

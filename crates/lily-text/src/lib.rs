@@ -20,6 +20,7 @@ mod parser;
 mod prompt;
 mod python;
 mod python_literal;
+mod replay;
 mod schema;
 mod stop;
 mod tags;

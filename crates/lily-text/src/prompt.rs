@@ -10,6 +10,7 @@ use crate::TextError;
 use crate::chat::{ChatOptions, Message, Prompt, Role, Tool, ToolCall};
 use crate::encoder::Encoder;
 use crate::markup::{Guard, unmark};
+use crate::replay::Replay;
 use crate::template::Template;
 use crate::vocabulary::SpecialIds;
 
@@ -18,6 +19,7 @@ pub(crate) struct Renderer<'a> {
     pub template: &'a Template,
     pub guard: &'a Guard,
     pub encoder: &'a Encoder,
+    pub replay: &'a Replay,
     pub special: &'a SpecialIds,
 }
 
@@ -30,7 +32,7 @@ impl Renderer<'_> {
             }
             rendered => rendered?,
         };
-        let tokens = self.encoder.encode_with(&marked, |plain| self.encoder.encode_plain(&unmark(plain)))?;
+        let tokens = self.replay.encode(&marked, self.encoder)?;
         Ok(Prompt {
             in_thinking: in_thinking(&tokens, self.special),
             boundaries: boundaries(&tokens, self.special.im_start),

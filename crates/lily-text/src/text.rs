@@ -1,6 +1,6 @@
 //! [`Text`]: everything a checkpoint says about text, loaded once and shared.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenizers::Tokenizer;
 
@@ -15,19 +15,21 @@ use crate::markup::Guard;
 use crate::output::OutputOptions;
 use crate::parser::OutputParser;
 use crate::prompt::Renderer;
+use crate::replay::Replay;
 use crate::template::Template;
 use crate::vocabulary::{SpecialIds, Vocabulary};
 
-/// The text side of one checkpoint. Cheap to use from many threads; nothing in it changes after loading.
+/// The text side of one checkpoint. Cheap to use from many threads; what changes after loading only saves work.
 pub struct Text {
     vocabulary: Arc<Vocabulary>,
     encoder: Encoder,
     guard: Guard,
+    replay: Replay,
     template: Option<Template>,
     eos: Arc<[u32]>,
     sampling: SamplingDefaults,
-    /// Made when it is first needed: indexing a large vocabulary takes a moment.
-    constraints: OnceLock<ConstraintFactory>,
+    /// Made when it is first needed, or ahead by [`Text::prepare_constraints`]: a large vocabulary takes seconds.
+    constraints: Mutex<Option<Arc<ConstraintFactory>>>,
 }
 
 impl Text {
@@ -57,11 +59,12 @@ impl Text {
         Ok(Text {
             encoder: Encoder::new(tokenizer, &vocabulary)?,
             guard: Guard::new(&vocabulary)?,
+            replay: Replay::new(&vocabulary),
             template: template.map(Template::new).transpose()?,
             eos: files.end_tokens(config_eos, &vocabulary)?.into(),
             sampling: files.sampling()?,
             vocabulary: Arc::new(vocabulary),
-            constraints: OnceLock::new(),
+            constraints: Mutex::default(),
         })
     }
 
@@ -106,8 +109,15 @@ impl Text {
     /// No template, or a template that refuses the conversation.
     pub fn prompt(&self, messages: &[Message], tools: &[Tool], options: &ChatOptions) -> Result<Prompt, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoChatTemplate)?;
-        let renderer = Renderer { template, guard: &self.guard, encoder: &self.encoder, special: &self.vocabulary.special };
+        let (guard, encoder, replay) = (&self.guard, &self.encoder, &self.replay);
+        let renderer = Renderer { template, guard, encoder, replay, special: &self.vocabulary.special };
         renderer.render(messages, tools, options)
+    }
+
+    /// Remembers a chat answer: when a later conversation repeats it, [`Text::prompt`] gives these very tokens,
+    /// even where the encoder would choose others. `prompt` is the tokens that it answered.
+    pub fn answered(&self, prompt: &[u32], output: &[u32]) {
+        self.replay.answered(prompt, output, &self.vocabulary, &self.guard);
     }
 
     pub fn has_chat_template(&self) -> bool {
@@ -152,13 +162,21 @@ impl Text {
     /// # Errors
     /// A grammar or schema that does not compile, with the reason.
     pub fn constraint(&self, options: &ConstraintOptions) -> Result<OutputConstraint, TextError> {
-        let factory = match self.constraints.get() {
-            Some(factory) => factory,
-            None => {
-                let made = ConstraintFactory::new(&self.vocabulary, self.eos(), |plain| self.encoder.encode_plain(plain))?;
-                self.constraints.get_or_init(|| made)
-            }
-        };
-        factory.constraint(options, &self.vocabulary)
+        self.factory()?.constraint(options, &self.vocabulary)
+    }
+
+    /// Does ahead what the first constraint would otherwise wait for. Takes a while: call it off the path of
+    /// requests; those that need it meanwhile wait for this work and do not do it twice.
+    pub fn prepare_constraints(&self) -> Result<(), TextError> {
+        self.factory().map(drop)
+    }
+
+    fn factory(&self) -> Result<Arc<ConstraintFactory>, TextError> {
+        let mut factory = self.constraints.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(factory) = &*factory {
+            return Ok(factory.clone());
+        }
+        let made = Arc::new(ConstraintFactory::new(&self.vocabulary, self.eos(), |plain| self.encoder.encode_plain(plain))?);
+        Ok(factory.insert(made).clone())
     }
 }

@@ -5,9 +5,9 @@
 //! writing on a thread of its own ([`writer`]). A prompt that finds more on disk than in memory is restored
 //! from there ([`DiskTier::restore`]). Files: [`container`]; the size limit: [`index`].
 
-mod container;
-mod index;
-mod keys;
+pub(crate) mod container;
+pub(crate) mod index;
+pub(crate) mod keys;
 mod writer;
 
 use std::collections::VecDeque;

@@ -29,7 +29,7 @@ pub(crate) const KNOWN: &[&str] = &[
     "top_p",
 ];
 
-pub(super) fn read(body: &Map<String, Value>, app: &App) -> Result<ChatRequest, ApiError> {
+pub(crate) fn read(body: &Map<String, Value>, app: &App) -> Result<ChatRequest, ApiError> {
     let fields = Fields::new("", body);
     log_unknown(&fields, KNOWN);
     fields.string("model")?;

@@ -354,3 +354,23 @@ async fn text_is_sent_as_soon_as_it_is_certain() {
     assert!(stream.until(|event| event["choices"][0]["delta"]["content"] == "😀").await);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn an_answer_in_unusual_tokens_is_found_again() {
+    let server = TestServer::start().await;
+    // Letter by letter: the encoder would never write it like this.
+    let letters: Vec<String> = "The quick brown fox jumps over the lazy dog.".chars().map(String::from).collect();
+    server.says("first", &letters.iter().map(String::as_str).collect::<Vec<_>>());
+    server.says("second", &["fine"]);
+    let mut messages = vec![json!({"role": "user", "content": "first"})];
+    let body = |messages: &[Value]| json!({"messages": messages, "temperature": 0, "enable_thinking": false, "preserve_thinking": true});
+    let first = server.client().chat(&body(&messages)).await.json();
+    messages.push(json!({"role": "assistant", "content": first["choices"][0]["message"]["content"]}));
+    messages.push(json!({"role": "user", "content": "second"}));
+    let second = server.client().chat(&body(&messages)).await.json();
+    let before = first["usage"]["total_tokens"].as_u64().unwrap();
+    // All but the end token, which the engine has not taken in.
+    assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64(), Some(before - 1), "{second}");
+    assert_eq!(second["choices"][0]["message"]["content"], "fine");
+    server.stop().await;
+}
