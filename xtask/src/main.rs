@@ -1,9 +1,15 @@
 //! Developer tasks. `cargo xtask check` is what CI runs after the tests.
 
 mod aarch64;
+mod debian;
+mod metal;
 mod sdk;
 mod shell;
 mod tidy;
+// The library's own: what it makes of a kernel file is what must be checked.
+#[allow(dead_code, unused_imports)]
+#[path = "../../crates/lily-gpu/src/translate/mod.rs"]
+mod translate;
 
 use std::process::ExitCode;
 
@@ -17,6 +23,7 @@ cargo xtask lint      clippy with warnings denied
 cargo xtask doc       public documentation, warnings denied
 cargo xtask tidy      house rules: file sizes, module docs, forbidden words
 cargo xtask aarch64   tests of the NEON loops under QEMU, with and without the dot-product instructions
+cargo xtask metal     every kernel through a strict type check of the Metal Shading Language
 cargo xtask sdk       real clients (Python) against a running `lily serve`";
 
 fn main() -> ExitCode {
@@ -43,6 +50,7 @@ fn run() -> anyhow::Result<()> {
         "doc" => doc(),
         "tidy" => tidy::tidy(),
         "aarch64" => aarch64::aarch64(&std::env::args().skip(2).collect::<Vec<_>>()),
+        "metal" => metal::metal(),
         "sdk" => sdk::sdk(),
         "" | "help" | "--help" => {
             println!("{HELP}");
