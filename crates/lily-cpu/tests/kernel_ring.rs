@@ -63,7 +63,7 @@ fn attention_over_the_longest_context() {
 
 #[test]
 fn attention_as_a_context_grows() {
-    attention::check_contexts(&best(), ATTENTION_DIMS[1], &attention::CONTEXTS[..6]);
+    attention::check_contexts(&best(), ATTENTION_DIMS[1], &attention::CONTEXTS[..5]);
     let dims = AttentionDims { heads_q: 16, heads_kv: 2, head_dim: 32, rotary_dim: 8, rope_theta: 1e7 };
     attention::check_contexts(&best(), dims, &attention::CONTEXTS);
 }

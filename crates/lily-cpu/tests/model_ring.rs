@@ -6,7 +6,7 @@ mod rig;
 
 use lily_cpu::{Activations, CpuOptions, Isa};
 use lily_testkit::golden::TINY;
-use lily_testkit::ring::model::{self, Bound};
+use lily_testkit::ring::{Bound, model};
 use rig::Cpu;
 
 /// How far logits may be off. What limits each: f32, the keys and values in half precision (2^-12 of an element) and the

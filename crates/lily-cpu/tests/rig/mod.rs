@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // every ring is a program of its own and uses a part
 
+pub mod rounding;
+
 use lily_cpu::{Activations, CpuDevice, CpuOptions, Isa};
 use lily_model::{Capacity, ModelConfig, ModelError, Weights};
 use lily_testkit::generate::Float;

@@ -18,8 +18,8 @@ impl Float {
     /// The nearest value this type can hold.
     pub fn round(self, value: f64) -> f64 {
         match self {
-            Self::Bf16 => half::bf16::from_f64(value).to_f64(),
-            Self::F16 => half::f16::from_f64(value).to_f64(),
+            Self::Bf16 => half::bf16::from_f32(to_odd(value)).to_f64(),
+            Self::F16 => half::f16::from_f32(to_odd(value)).to_f64(),
             Self::F32 => f64::from(value as f32),
         }
     }
@@ -27,8 +27,8 @@ impl Float {
     /// The little-endian bytes of each value, as a file holds them.
     pub fn bytes(self, values: &[f64]) -> Vec<u8> {
         match self {
-            Self::Bf16 => values.iter().flat_map(|&v| half::bf16::from_f64(v).to_le_bytes()).collect(),
-            Self::F16 => values.iter().flat_map(|&v| half::f16::from_f64(v).to_le_bytes()).collect(),
+            Self::Bf16 => values.iter().flat_map(|&v| half::bf16::from_f32(to_odd(v)).to_le_bytes()).collect(),
+            Self::F16 => values.iter().flat_map(|&v| half::f16::from_f32(to_odd(v)).to_le_bytes()).collect(),
             Self::F32 => values.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect(),
         }
     }
@@ -40,6 +40,18 @@ impl Float {
             Self::F32 => safetensors::Dtype::F32,
         }
     }
+}
+
+/// The f32 next to `value` whose last bit says that something was cut off: rounding it once more, to fewer bits, gives
+/// what rounding `value` itself would. (The conversions of `half` from f64 look at the upper 32 bits only, and so mistake
+/// what lies just above the middle for the middle.)
+fn to_odd(value: f64) -> f32 {
+    let near = value as f32;
+    if f64::from(near) == value || !near.is_finite() {
+        return near;
+    }
+    let beyond = f64::from(near).abs() > value.abs();
+    f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
 }
 
 /// A random quantised `[outputs, inputs]` matrix with weights of about `1 / sqrt(inputs)`.
@@ -60,4 +72,26 @@ pub fn random_affine(rng: &mut Rng, [outputs, inputs]: [usize; 2], [bits, group]
     }
     let words = (0..outputs * inputs * bits / 32).map(|_| rng.word()).collect();
     Affine { bits, group, inputs, words, scales, biases }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Float;
+
+    #[test]
+    fn rounding_is_to_the_nearest_even_once() {
+        let just = f64::from(f32::EPSILON);
+        for (value, bf16) in [
+            (1.0 + 1.0 / 256.0, 1.0),                       // the middle: to even
+            (1.0 + 1.0 / 256.0 + just, 1.0 + 1.0 / 128.0),  // just above it
+            (1.0 + 3.0 / 256.0 - just, 1.0 + 1.0 / 128.0),  // just below the next
+            (1.0 + 1.0 / 256.0 + 1e-12, 1.0 + 1.0 / 128.0), // above it by less than f32 can say
+        ] {
+            assert_eq!(Float::Bf16.round(value), bf16, "{value}");
+            assert_eq!(Float::Bf16.round(-value), -bf16, "-{value}");
+        }
+        assert_eq!(Float::F16.round(1.0 + 1.0 / 2048.0 + 1e-12), 1.0 + 1.0 / 1024.0);
+        assert!(Float::F16.round(f64::NAN).is_nan() && Float::Bf16.round(1e300).is_infinite());
+        assert_eq!(Float::Bf16.round(0.0), 0.0);
+    }
 }

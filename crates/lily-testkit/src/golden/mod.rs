@@ -8,5 +8,5 @@ mod compare;
 mod load;
 pub mod tolerance;
 
-pub use compare::{Comparison, assert_close, assert_rows_close, compare, worst_row};
+pub use compare::{Comparison, Element, assert_close, assert_rows_close, compare, worst_row};
 pub use load::{Golden, Greedy, Perplexity, Sequence, TINY, goldens_directory};

@@ -5,9 +5,9 @@
 use lily_model::{Batch, LayerKind, Logits, ModelConfig, Page, Record, Runner, Slot, Span, Traced};
 
 use super::rig::{CAPACITY, open_device};
-use super::{Subject, Tolerances};
+use super::{Bound, Subject, Tolerances};
 use crate::checkpoint::load_model;
-use crate::golden::{Golden, assert_rows_close, goldens_directory};
+use crate::golden::{Element, Golden, goldens_directory};
 use crate::reference::Trace;
 
 /// Compares every layer of the golden `name` (see [`crate::golden::TINY`]).
@@ -69,22 +69,26 @@ impl Ring {
         output
     }
 
-    fn tolerance(&self, layer: usize) -> f64 {
+    fn bound(&self, layer: usize) -> Bound {
         let attention = self.config.layers[..=layer].contains(&LayerKind::Attention);
         if attention { self.tolerances.layer_attention } else { self.tolerances.layer }
     }
 
+    fn assert_within(&self, layer: usize, label: &str, (found, expected): (&[f32], &[impl Element]), width: usize) {
+        let bound = self.bound(layer);
+        bound.compare(&format!("{} {label}", self.label), found, expected, width).assert_within(bound.tolerance());
+    }
+
     fn against_reference(&self, layer: usize, tensor: &str, record: &str, width: usize) {
         let expected = self.trace.get(tensor).unwrap_or_else(|| panic!("the reference has no {tensor}"));
-        let label = format!("{} {record} (reference {tensor})", self.label);
-        assert_rows_close(&label, &self.columns(record, width), expected, width, self.tolerance(layer));
+        let label = format!("{record} (reference {tensor})");
+        self.assert_within(layer, &label, (&self.columns(record, width), expected), width);
     }
 
     fn against_golden(&self, layer: usize, tensor: &str, found: &[f32]) {
         let hidden = self.config.hidden;
         let found: Vec<f32> = self.golden.positions.iter().flat_map(|p| found[p * hidden..(p + 1) * hidden].to_vec()).collect();
-        let label = format!("{} {tensor} (transformers)", self.label);
-        assert_rows_close(&label, &found, self.golden.tensor(tensor), hidden, self.tolerance(layer));
+        self.assert_within(layer, &format!("{tensor} (transformers)"), (&found, self.golden.tensor(tensor)), hidden);
     }
 
     /// The leading `width` columns of a record.

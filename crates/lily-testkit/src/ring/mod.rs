@@ -16,4 +16,4 @@ pub mod nano;
 pub mod rig;
 mod subject;
 
-pub use subject::{Numerics, Subject, Tolerances};
+pub use subject::{Bound, Numerics, Subject, Tolerances};

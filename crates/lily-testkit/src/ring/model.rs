@@ -4,21 +4,13 @@
 
 use lily_model::{Device, Logits, Page, Runner, Slot};
 
-use super::Subject;
 use super::rig::{Sequence, open, rows, run};
+use super::{Bound, Subject};
 use crate::generate::Rng;
 use crate::golden::{Golden, compare, worst_row};
 
-/// How far logits may be from another engine's, relative.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Bound {
-    /// Every row; the greedy text must follow as well, wherever the margin is larger than the error.
-    EveryRow(f64),
-    /// All logits together, and nothing about the text: for activations so coarse that rows may take other experts.
-    Overall(f64),
-}
-
-/// The logits of every sequence of a golden (see [`crate::golden::TINY`]), and the greedy continuations.
+/// The logits of every sequence of a golden (see [`crate::golden::TINY`]), and, where every row is bounded, the greedy
+/// continuations: they must follow wherever the margin is larger than the error.
 pub fn check_golden<S: Subject>(subject: &S, name: &str, bound: Bound) {
     let golden = Golden::load(name).expect("the golden loads");
     let mut runner = open(subject, name);
@@ -42,22 +34,15 @@ pub fn check_golden<S: Subject>(subject: &S, name: &str, bound: Bound) {
     }
 }
 
-/// Returns the largest error of a logit, in the row that is worst.
+/// Prints and checks; returns the largest error of a logit, in the row that is worst.
 pub(super) fn check_logits(label: &str, logits: &[f32], (expected, vocab): (&[f32], usize), bound: Bound) -> f64 {
-    let whole = compare(label, logits, expected);
-    println!("{whole}");
-    match bound {
-        Bound::Overall(tolerance) => {
-            whole.assert_within(tolerance);
-            whole.max_abs
-        }
-        Bound::EveryRow(tolerance) => {
-            let worst = worst_row(label, logits, expected, vocab);
-            println!("{worst}");
-            worst.assert_within(tolerance);
-            worst.max_abs
-        }
+    println!("{}", compare(label, logits, expected));
+    let worst = bound.compare(label, logits, expected, vocab);
+    if let Bound::EveryRow(_) = bound {
+        println!("{worst}");
     }
+    worst.assert_within(bound.tolerance());
+    worst.max_abs
 }
 
 fn prompt(length: usize, vocab: usize, seed: u64) -> Vec<u32> {

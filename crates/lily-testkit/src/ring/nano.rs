@@ -4,9 +4,9 @@
 
 use lily_model::PAGE_TOKENS;
 
-use super::Subject;
-use super::model::{Bound, check_logits};
+use super::model::check_logits;
 use super::rig::{Sequence, largest, open_nano};
+use super::{Bound, Subject};
 use crate::golden::Golden;
 
 /// Positions that [`agreement`] compares.
