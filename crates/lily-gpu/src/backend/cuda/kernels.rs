@@ -77,11 +77,7 @@ impl Kernels {
         let missing: Vec<&'static str> = entries.iter().copied().filter(|entry| !self.functions.contains_key(entry)).collect();
         let units = units(folder, &missing)?;
         for (unit, module) in units.iter().zip(build(&units, workshop)?) {
-            let module = match load(unit, &module, driver, workshop) {
-                // What the cache had may be broken; then it is made again.
-                Err(_) if workshop.cache.is_some() => load(unit, &workshop.compiled(unit)?, driver, workshop)?,
-                loaded => loaded?,
-            };
+            let module = load(unit, &module, driver, workshop)?;
             self.modules.push(module);
             for kernel in &unit.kernels {
                 let name = missing.iter().find(|entry| **entry == kernel.name).expect("units hold wanted entries alone");
@@ -155,17 +151,13 @@ fn build(units: &[Unit], workshop: &Workshop) -> Result<Vec<Vec<u8>>, ModelError
 impl Workshop<'_> {
     /// A compiled unit, from the cache where it has it. A cache that cannot be read or written is no error.
     fn module(&self, unit: &Unit) -> Result<Vec<u8>, ModelError> {
-        match self.cache.and_then(|folder| std::fs::read(folder.join(self.key(unit))).ok()) {
-            // The driver reads text up to a zero, whatever the file holds.
-            Some(module) => Ok([module, vec![0]].concat()),
-            None => self.compiled(unit),
+        let kept = self.cache.map(|folder| folder.join(self.key(unit)));
+        if let Some(module) = kept.as_deref().and_then(recall) {
+            return Ok(module);
         }
-    }
-
-    fn compiled(&self, unit: &Unit) -> Result<Vec<u8>, ModelError> {
         let module = self.nvrtc.compile(&unit.file, &unit.text, &self.goal)?;
-        if let Some(folder) = self.cache {
-            keep(&folder.join(self.key(unit)), &module);
+        if let Some(path) = kept {
+            keep(&path, &module);
         }
         Ok(module)
     }
@@ -180,10 +172,18 @@ impl Workshop<'_> {
     }
 }
 
+/// A kept module, followed by its hash: the driver must not see a broken file.
+fn recall(path: &Path) -> Option<Vec<u8>> {
+    let mut module = std::fs::read(path).ok()?;
+    let hash = module.split_off(module.len().checked_sub(blake3::OUT_LEN)?);
+    (blake3::hash(&module).as_bytes()[..] == hash).then_some(module)
+}
+
 /// Written under another name first, so that no one ever reads half a file.
 fn keep(path: &Path, module: &[u8]) {
     let part = path.with_extension(format!("{}.part", std::process::id()));
-    let written = path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&part, module));
+    let whole = [module, blake3::hash(module).as_bytes()].concat();
+    let written = path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&part, whole));
     if written.and_then(|()| std::fs::rename(&part, path)).is_err() {
         let _ = std::fs::remove_file(&part);
     }
@@ -244,6 +244,20 @@ mod tests {
         assert_eq!(units.len(), 1);
         assert_eq!(units[0].file, "two.metal");
         assert!(units[0].text.contains("ly_copy(") && !units[0].text.contains("fill"));
+    }
+
+    #[test]
+    fn a_kept_module_comes_back_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("deep/one.cubin");
+        assert_eq!(recall(&path), None);
+        keep(&path, b"machine code");
+        assert_eq!(recall(&path).as_deref(), Some(&b"machine code"[..]));
+        let whole = std::fs::read(&path).expect("it is there");
+        for broken in [&whole[..whole.len() - 1], &whole[..8], &[whole.as_slice(), b"x"].concat()] {
+            std::fs::write(&path, broken).expect("it is ours");
+            assert_eq!(recall(&path), None);
+        }
     }
 
     #[test]

@@ -136,7 +136,9 @@ impl CudaBackend {
         self.driver.enter()?;
         let (source, target) = (self.arena.address(from)?, self.arena.address(View { bytes: from.bytes, ..to })?);
         // SAFETY: both ranges are inside buffers.
-        check(unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, from.bytes, self.driver.stream) }, || format!("copying {} bytes", from.bytes))
+        check(unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, from.bytes, self.driver.stream) }, || {
+            format!("copying {} bytes", from.bytes)
+        })
     }
 
     fn clear_now(&self, view: View) -> Result<(), ModelError> {
@@ -213,7 +215,8 @@ impl Backend for CudaBackend {
     fn prepare(&mut self, list: &CommandList) -> Result<Prepared, ModelError> {
         self.driver.enter()?;
         self.imports = None;
-        let ready = match self.options.step_by_step {
+        // A graph of nothing would be a special case of the driver's.
+        let ready = match self.options.step_by_step || list.launches().is_empty() {
             true => Ready::List(list.clone()),
             false => Ready::Graph(launch::graph(list, &self.launcher(), &self.driver)?),
         };
