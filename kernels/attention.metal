@@ -1,4 +1,5 @@
 #include "dialect/metal.h"
+#include "lib/operand.h"
 #include "lib/pass.h"
 
 // Attention of a few rows, and what prepares queries, keys and values for any number of them; with many rows see
@@ -7,13 +8,14 @@
 constant uint HEAD_DIM_MAX = 256;
 
 // WIDE consecutive values of a key or value row, with the widest loads that their alignment allows.
-template <uint WIDE> inline void load_row(device const bfloat *from, thread float *to) {
+template <uint WIDE> inline void load_row(device const half *from, thread float *to) {
   if (WIDE == 8) {
     uint4 words = *(device const uint4 *)from;
     uint word[4] = {words.x, words.y, words.z, words.w};
     for (uint i = 0; i < 4; ++i) {
-      to[2 * i] = as_type<float>(word[i] << 16);
-      to[2 * i + 1] = as_type<float>(word[i] & 0xffff0000u);
+      float2 pair = float2(as_type<half2>(word[i]));
+      to[2 * i] = pair.x;
+      to[2 * i + 1] = pair.y;
     }
   } else {
     for (uint i = 0; i < WIDE; ++i) to[i] = float(from[i]);
@@ -31,11 +33,11 @@ struct PrepareArgs {
 // Layout   projected [rows, stride] f32, queries and keys in place; kv see lib/pass.h. The rotation of position p is the
 //          product of two unit complex numbers from tables made in f64: turns [pages, h] of p / 256, then of p % 256.
 // Work     a simdgroup a head of a row: queries, keys, values. Grid: (rows, heads / simdgroups).
-// Numerics f32; keys and values rounded to bf16. Bound by bytes.
+// Numerics f32; keys and values rounded to f16. Bound by bytes.
 kernel void attn_prepare(device float *projected [[buffer(0)]], device const uint4 *rows [[buffer(1)]],
                          device const uint *pages [[buffer(2)]], device const float *q_gain [[buffer(3)]],
                          device const float *k_gain [[buffer(4)]], device const float2 *page_turns [[buffer(5)]],
-                         device const float2 *turns [[buffer(6)]], device bfloat *kv [[buffer(7)]],
+                         device const float2 *turns [[buffer(6)]], device half *kv [[buffer(7)]],
                          constant PrepareArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
                          uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                          uint simdgroups [[simdgroups_per_threadgroup]]) {
@@ -53,7 +55,7 @@ kernel void attn_prepare(device float *projected [[buffer(0)]], device const uin
   simdgroup_barrier(mem_flags::mem_threadgroup);
   uint page = pages[rows[row].z + position / PAGE_TOKENS];
   uint head_kv = is_value ? head - args.heads_q - args.heads_kv : head - args.heads_q;
-  device bfloat *store = kv + page_keys(page, args.layer, args.layers, is_query ? 0 : head_kv, args.heads_kv, dim) +
+  device half *store = kv + page_keys(page, args.layer, args.layers, is_query ? 0 : head_kv, args.heads_kv, dim) +
                          ((is_value ? PAGE_TOKENS : 0) + position % PAGE_TOKENS) * dim;
   for (uint i = lane; i < dim; i += 32) {
     float value = values[i];
@@ -65,7 +67,7 @@ kernel void attn_prepare(device float *projected [[buffer(0)]], device const uin
     }
     if (wanted < heads) {
       if (!is_value) at[i] = value;
-      if (!is_query) store[i] = bfloat(value);
+      if (!is_query) store[i] = narrowed(value);
     }
   }
 }
@@ -84,10 +86,10 @@ struct DecodeArgs {
 //          COALESCED: its lanes stripe the row, 16 bytes each where D is 256; else a lane reads a whole row, as the
 //          comparison. Parts are a fixed share of the context, or, from some length on, fixed blocks of positions.
 //          Grid: (parts, heads_q / PACK, rows), four simdgroups.
-// Numerics f32 on bf16 keys and values. Bound by KV bytes.
+// Numerics f32 on f16 keys and values. Bound by KV bytes.
 template <uint D, uint PACK, bool COALESCED>
 kernel void attn_decode(device const float *projected [[buffer(0)]], device const uint4 *rows [[buffer(1)]],
-                        device const uint *pages [[buffer(2)]], device const bfloat *kv [[buffer(3)]],
+                        device const uint *pages [[buffer(2)]], device const half *kv [[buffer(3)]],
                         device float *parts [[buffer(4)]], constant DecodeArgs &args [[buffer(5)]],
                         uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
                         uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
@@ -113,9 +115,9 @@ kernel void attn_decode(device const float *projected [[buffer(0)]], device cons
   }
   if (COALESCED) {
     for (uint t = begin + simdgroup_at; t < end; t += 4) {
-      device const bfloat *key =
+      device const half *key =
           kv + page_keys(table[t / PAGE_TOKENS], args.layer, args.layers, head_kv, args.heads_kv, D) + t % PAGE_TOKENS * D + lane * WIDE;
-      device const bfloat *value = key + PAGE_TOKENS * D;
+      device const half *value = key + PAGE_TOKENS * D;
       float k[WIDE], v[WIDE];
       load_row<WIDE>(key, k);
       load_row<WIDE>(value, v);
@@ -134,7 +136,7 @@ kernel void attn_decode(device const float *projected [[buffer(0)]], device cons
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint t0 = begin + simdgroup_at * 32; t0 < end; t0 += 128) {
       uint mine = min(t0 + lane, end - 1), count = min(32u, end - t0);
-      device const bfloat *key =
+      device const half *key =
           kv + page_keys(table[mine / PAGE_TOKENS], args.layer, args.layers, head_kv, args.heads_kv, D) + mine % PAGE_TOKENS * D;
       for (uint h = 0; h < PACK; ++h) {
         float score = 0.0f;
@@ -149,7 +151,7 @@ kernel void attn_decode(device const float *projected [[buffer(0)]], device cons
       simdgroup_barrier(mem_flags::mem_threadgroup);
       for (uint j = 0; j < count; ++j) {
         uint t = t0 + j;
-        device const bfloat *value = kv + page_keys(table[t / PAGE_TOKENS], args.layer, args.layers, head_kv, args.heads_kv, D) +
+        device const half *value = kv + page_keys(table[t / PAGE_TOKENS], args.layer, args.layers, head_kv, args.heads_kv, D) +
                                      (PAGE_TOKENS + t % PAGE_TOKENS) * D + lane * WIDE;
         for (uint i = 0; i < WIDE; ++i)
           for (uint h = 0; h < PACK; ++h) acc[h][i] += weights[(simdgroup_at * PACK + h) * 32 + j] * float(value[i]);
@@ -197,14 +199,14 @@ LY_KERNEL(attn_decode_256_4, attn_decode<256, 4, true>)
 LY_KERNEL(attn_decode_strided_256_1, attn_decode<256, 1, false>)
 LY_KERNEL(attn_decode_strided_256_4, attn_decode<256, 4, false>)
 
-struct CombinePartsArgs { uint heads_q, head_dim, splits, block_tokens, stride; };
+struct CombinePartsArgs { uint heads_q, head_dim, splits, block_tokens, stride, mixed_stride; };
 
 // attn_combine: the parts of a row's context together, times the gate.
 // Math     mixed = sum_p exp(top_p - top) part_p / sum_p exp(top_p - top) sum_p * sigmoid(gate)
-// Layout   parts as attn_decode wrote them; gate in projected; mixed [rows, heads_q * head_dim] bf16.
-// Work     a threadgroup a head of a row. Numerics f32, rounded once to bf16. Bound by latency.
+// Layout   parts as attn_decode wrote them; gate in projected; mixed [rows, mixed_stride] f32.
+// Work     a threadgroup a head of a row. Numerics f32, f32 to the end. Bound by latency.
 kernel void attn_combine(device const float *parts [[buffer(0)]], device const float *projected [[buffer(1)]],
-                         device const uint4 *rows [[buffer(2)]], device bfloat *mixed [[buffer(3)]],
+                         device const uint4 *rows [[buffer(2)]], device float *mixed [[buffer(3)]],
                          constant CombinePartsArgs &args [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
                          uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                          uint simdgroups [[simdgroups_per_threadgroup]]) {
@@ -221,6 +223,6 @@ kernel void attn_combine(device const float *parts [[buffer(0)]], device const f
     float value = 0.0f;
     for (uint p = 0; p < used; ++p) value += from[p * (dim + 2) + i] * exp(from[p * (dim + 2) + dim] - top);
     float gate = projected[row * args.stride + head * 2 * dim + dim + i];
-    mixed[(row * args.heads_q + head) * dim + i] = bfloat(value / sum / (1.0f + exp(-gate)));
+    mixed[row * args.mixed_stride + head * dim + i] = value / sum / (1.0f + exp(-gate));
   }
 }

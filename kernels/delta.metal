@@ -1,21 +1,22 @@
 #include "dialect/metal.h"
 #include "lib/delta.h"
+#include "lib/operand.h"
 
 // The Gated DeltaNet mixer of one row a sequence; with more rows see delta_scan.metal.
 
 // delta_step: convolution, norms, gates, state update and gated norm of one token, one value head a threadgroup.
 // Math     y = silu(conv(qkv)); q, k = l2 norm; d = beta (v - decay S k); S <- decay S + d k^T; o = S q
 //          mixed = rms(o) * gain * silu(z)
-// Layout   projected [rows, stride] f32: qkv | z | b | a; ring, memory see lib/delta.h; mixed [rows, heads_v * dim_v] bf16.
+// Layout   projected [rows, stride] f32: qkv | z | b | a; ring, memory see lib/delta.h; mixed [rows, mixed_stride] operands.
 // Work     lanes stripe dim_k, a simdgroup takes every simdgroups-th column (dim_v row of the memory): S is read once and
 //          written once. o = decay (S q) + d (k q), so that both products with the old S are summed together.
 //          Grid: (value heads, rows).
-// Numerics f32 throughout, one rounding to bf16 at the end. Bound by state bytes.
+// Numerics f32 throughout, one rounding at the end. Bound by state bytes.
 template <uint DK>
 kernel void delta_step(device const float *projected [[buffer(0)]], device const uint4 *rows [[buffer(1)]],
                        device const float *conv [[buffer(2)]], device const float *decay_rate [[buffer(3)]],
                        device const float *dt_bias [[buffer(4)]], device const float *gain [[buffer(5)]],
-                       device float *ring [[buffer(6)]], device float *memory [[buffer(7)]], device bfloat *mixed [[buffer(8)]],
+                       device float *ring [[buffer(6)]], device float *memory [[buffer(7)]], device float *mixed [[buffer(8)]],
                        constant DeltaArgs &args [[buffer(9)]], uint3 group [[threadgroup_position_in_grid]],
                        uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                        uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
@@ -83,7 +84,7 @@ kernel void delta_step(device const float *projected [[buffer(0)]], device const
   float scale = rsqrt(simd_sum(square) / float(args.dim_v) + args.eps);
   for (uint i = thread_at; i < args.dim_v; i += simdgroups * 32) {
     float z = from[channels + head * args.dim_v + i];
-    mixed[(row * args.heads_v + head) * args.dim_v + i] = bfloat(reads[i] * scale * gain[i] * z / (1.0f + exp(-z)));
+    store_operand(mixed, row * args.mixed_stride + head * args.dim_v + i, reads[i] * scale * gain[i] * z / (1.0f + exp(-z)), args.narrow);
   }
 }
 LY_KERNEL(delta_step_32, delta_step<32>)

@@ -1,5 +1,6 @@
 #include "dialect/metal.h"
 #include "lib/delta.h"
+#include "lib/operand.h"
 
 // The Gated DeltaNet mixer of spans of many rows: convolution and gates of all rows at once, then the scan over each
 // span's tokens, then the gated norm. `inputs` [rows, channels] f32 is what the scan reads, `gates` [rows, heads_v] its
@@ -30,7 +31,8 @@ kernel void delta_conv(device const float *projected [[buffer(0)]], device const
     uint at = i * 32 + lane;
     float sum = 0.0f;
     for (uint age = 0; age < width; ++age) {
-      float raw = age <= age_in_pass ? from[at - age * args.stride] : past[(position + width - age) % width * channels + at];
+      // A pointer moves back: an index below zero would wrap.
+      float raw = age <= age_in_pass ? (from - age * args.stride)[at] : past[(position + width - age) % width * channels + at];
       sum += conv[(first + at) * width + width - 1 - age] * raw;
     }
     value[i] = sum / (1.0f + exp(-sum));
@@ -109,9 +111,9 @@ LY_KERNEL(delta_scan_128, delta_scan<128>)
 
 // delta_gate: gated RMS norm of what the scan read.
 // Math     mixed = rms(reads) * gain * silu(z)
-// Layout   reads [rows, heads_v, dim_v] f32; z in projected; mixed bf16. Work: a simdgroup a head of a row.
+// Layout   reads [rows, heads_v, dim_v] f32; z in projected; mixed [rows, mixed_stride] operands. Work: a simdgroup a head of a row.
 kernel void delta_gate(device const float *reads [[buffer(0)]], device const float *projected [[buffer(1)]],
-                       device const float *gain [[buffer(2)]], device bfloat *mixed [[buffer(3)]],
+                       device const float *gain [[buffer(2)]], device float *mixed [[buffer(3)]],
                        constant DeltaConvArgs &args [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
                        uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                        uint simdgroups [[simdgroups_per_threadgroup]]) {
@@ -124,5 +126,6 @@ kernel void delta_gate(device const float *reads [[buffer(0)]], device const flo
   for (uint i = lane; i < args.dim_v; i += 32) square += from[i] * from[i];
   float scale = rsqrt(simd_sum(square) / float(args.dim_v) + args.eps);
   if (wanted < all)
-    for (uint i = lane; i < args.dim_v; i += 32) mixed[at * args.dim_v + i] = bfloat(from[i] * scale * gain[i] * z[i] / (1.0f + exp(-z[i])));
+    for (uint i = lane; i < args.dim_v; i += 32)
+      store_operand(mixed, row * args.mixed_stride + head * args.dim_v + i, from[i] * scale * gain[i] * z[i] / (1.0f + exp(-z[i])), args.narrow);
 }

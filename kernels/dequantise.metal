@@ -6,7 +6,7 @@ struct DequantiseArgs { uint cols, group_shift, units; };
 // dequantise: a whole matrix expanded to bfloat in memory, for the comparison with products that dequantise on chip.
 // Math     out = scale * code + bias
 // Layout   out [rows, cols] bf16. Work: a unit of eight weights a thread.
-// Numerics rounded once, as lib/tile.h does on chip. Bound by bytes: 2.6 a weight.
+// Numerics rounded to bfloat; the products round that to half. Bound by bytes: 2.6 a weight.
 template <uint BITS>
 kernel void dequantise(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
                        device const bfloat *biases [[buffer(2)]], device uint4 *out [[buffer(3)]],
@@ -18,8 +18,12 @@ kernel void dequantise(device const uint *codes [[buffer(0)]], device const bflo
     unit_codes<BITS>(codes + unit * (BITS / 4), code);
     uint row_units = args.cols / 8, row = unit / row_units, at = row * (row_units >> args.group_shift) + (unit % row_units >> args.group_shift);
     float scale = float(scales[at]), bias = float(biases[at]);
-    out[unit] = uint4(ly_pack2(scale * code[0] + bias, scale * code[1] + bias), ly_pack2(scale * code[2] + bias, scale * code[3] + bias),
-                      ly_pack2(scale * code[4] + bias, scale * code[5] + bias), ly_pack2(scale * code[6] + bias, scale * code[7] + bias));
+    uint pair[4];
+    for (uint i = 0; i < 4; ++i) {
+      bfloat low = bfloat(scale * code[2 * i] + bias), high = bfloat(scale * code[2 * i + 1] + bias);
+      pair[i] = uint(as_type<ushort>(low)) | (uint(as_type<ushort>(high)) << 16);
+    }
+    out[unit] = uint4(pair[0], pair[1], pair[2], pair[3]);
   }
 }
 LY_KERNEL(dequantise_q4, dequantise<4>)

@@ -5,14 +5,14 @@ struct EmbedArgs { uint hidden, group_shift; };
 
 // embed: a row of the residual stream from the token's row of the embedding.
 // Math     residual = W[token]
-// Layout   residual [rows, hidden] f32; next [rows, hidden] bf16; sums [rows, 1] f32.
+// Layout   residual [rows, hidden] f32; next [rows, hidden] f32; sums [rows, 1] f32.
 // Work     a threadgroup a row, a unit of eight values a thread. CHAIN also begins the first norm, see lib/chain.h.
 // Numerics exact f32 of the stored values. Bound by launch.
 template <uint BITS, bool CHAIN>
 kernel void embed(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
                   device const bfloat *biases [[buffer(2)]], device const uint *tokens [[buffer(3)]],
                   device const float *gain [[buffer(4)]], device float *residual [[buffer(5)]],
-                  device bfloat *next [[buffer(6)]], device float *sums [[buffer(7)]], constant EmbedArgs &args [[buffer(8)]],
+                  device float *next [[buffer(6)]], device float *sums [[buffer(7)]], constant EmbedArgs &args [[buffer(8)]],
                   uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
                   uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                   uint simdgroups [[simdgroups_per_threadgroup]]) {
@@ -31,7 +31,7 @@ kernel void embed(device const uint *codes [[buffer(0)]], device const bfloat *s
     for (uint i = 0; i < 8; ++i) residual[at + i] = value[i];
     if (CHAIN) {
       for (uint i = 0; i < 8; ++i) {
-        next[at + i] = bfloat(value[i] * gain[unit * 8 + i]);
+        next[at + i] = value[i] * gain[unit * 8 + i];
         sum += value[i] * value[i];
       }
     }

@@ -18,7 +18,7 @@ struct ExpertArgs {
 template <uint BITS>
 inline float2 dot_rows(device const uint *codes_a, device const bfloat *scales_a, device const bfloat *biases_a, uint a,
                        device const uint *codes_b, device const bfloat *scales_b, device const bfloat *biases_b, uint b,
-                       device const bfloat *x, uint cols, uint group_shift, uint lane) {
+                       device const float *x, uint cols, uint group_shift, uint lane) {
   uint units = cols / 8, groups = units >> group_shift;
   float sum_a = 0.0f, sum_b = 0.0f;
   for (uint unit = lane; unit < units; unit += 32) {
@@ -45,8 +45,8 @@ inline float2 dot_rows(device const uint *codes_a, device const bfloat *scales_a
 
 // experts_gate_up: gate and up projections and SwiGLU of the chosen experts and the shared one.
 // Math     hidden[choice] = silu(gate_e x) * (up_e x)
-// Layout   x [rows, cols] bf16; logits [rows, experts + 1] f32; routes see route.metal;
-//          hidden [rows, per_token * width + shared_width] bf16.
+// Layout   x [rows, cols] f32; logits [rows, experts + 1] f32; routes see route.metal;
+//          hidden [rows, per_token * width + shared_width] f32.
 // Work     a simdgroup makes two values of a choice: four weight rows. With ROUTES the first simdgroup finds the row's
 //          top-k from the logits, in every threadgroup, and one threadgroup of the row writes the routes: the level that
 //          moe_top_k would take is saved. Grid: (column tiles, choices, rows).
@@ -58,9 +58,9 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
                             device const uint *shared_gate_codes [[buffer(6)]], device const bfloat *shared_gate_scales [[buffer(7)]],
                             device const bfloat *shared_gate_biases [[buffer(8)]], device const uint *shared_up_codes [[buffer(9)]],
                             device const bfloat *shared_up_scales [[buffer(10)]], device const bfloat *shared_up_biases [[buffer(11)]],
-                            device const bfloat *x [[buffer(12)]], device const float *sums [[buffer(13)]],
+                            device const float *x [[buffer(12)]], device const float *sums [[buffer(13)]],
                             device const float *logits [[buffer(14)]], device uint *routes [[buffer(15)]],
-                            device bfloat *hidden [[buffer(16)]], constant ExpertArgs &args [[buffer(17)]],
+                            device float *hidden [[buffer(16)]], constant ExpertArgs &args [[buffer(17)]],
                             uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
                             uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
   threadgroup uint chosen[32];
@@ -91,8 +91,8 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
   }
   float factor = chain_scale(sums, row, args.parts, args.cols, args.eps, lane);
   uint width = choice < k ? args.width : args.shared_width, first = (group.x * simdgroups + simdgroup_at) * 2;
-  device const bfloat *from = x + row * args.cols;
-  device bfloat *to = hidden + row * (k * args.width + args.shared_width) + choice * args.width;
+  device const float *from = x + row * args.cols;
+  device float *to = hidden + row * (k * args.width + args.shared_width) + choice * args.width;
   for (uint column = first; column < first + 2; ++column) {
     uint inside = min(column, width - 1);
     float2 sum;
@@ -105,7 +105,7 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
                            shared_up_biases, inside, from, args.cols, args.group_shift, lane);
     }
     float gate = simd_sum(sum.x) * factor, up = simd_sum(sum.y) * factor;
-    if (lane == 0 && column < width) to[column] = bfloat(gate / (1.0f + exp(-gate)) * up);
+    if (lane == 0 && column < width) to[column] = gate / (1.0f + exp(-gate)) * up;
   }
 }
 LY_KERNEL(experts_gate_up_q4, experts_gate_up<4, false>)
@@ -128,9 +128,9 @@ template <uint BITS, bool CHAIN>
 kernel void experts_down(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
                          device const bfloat *biases [[buffer(2)]], device const uint *shared_codes [[buffer(3)]],
                          device const bfloat *shared_scales [[buffer(4)]], device const bfloat *shared_biases [[buffer(5)]],
-                         device const bfloat *x [[buffer(6)]], device const uint *routes [[buffer(7)]],
+                         device const float *x [[buffer(6)]], device const uint *routes [[buffer(7)]],
                          device const float *gain [[buffer(8)]], device float *residual [[buffer(9)]],
-                         device bfloat *next [[buffer(10)]], device float *sums [[buffer(11)]],
+                         device float *next [[buffer(10)]], device float *sums [[buffer(11)]],
                          constant DownArgs &args [[buffer(12)]], uint3 group [[threadgroup_position_in_grid]],
                          uint3 grid [[threadgroups_per_grid]], uint thread_at [[thread_index_in_threadgroup]],
                          uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
@@ -139,7 +139,7 @@ kernel void experts_down(device const uint *codes [[buffer(0)]], device const bf
   uint row = group.y, k = args.per_token, first = (group.x * simdgroups + simdgroup_at) * 2;
   uint a = min(first, args.hidden - 1), b = min(first + 1, args.hidden - 1);
   device const uint *route = routes + row * (2 * k + 1);
-  device const bfloat *from = x + row * (k * args.width + args.shared_width);
+  device const float *from = x + row * (k * args.width + args.shared_width);
   float2 sum = float2(0.0f, 0.0f);
   for (uint choice = 0; choice < k; ++choice) {
     uint base = args.first + route[choice] * args.stride;
@@ -157,7 +157,7 @@ kernel void experts_down(device const uint *codes [[buffer(0)]], device const bf
     float value = residual[at] + (lane == 0 ? sum.x : sum.y);
     residual[at] = value;
     if (CHAIN) {
-      next[at] = bfloat(value * gain[first + lane]);
+      next[at] = value * gain[first + lane];
       square = value * value;
     }
   }

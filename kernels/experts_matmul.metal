@@ -1,5 +1,6 @@
 #include "dialect/metal.h"
 #include "lib/quantised.h"
+#include "lib/operand.h"
 #include "lib/tile.h"
 
 // The experts of many rows: grouped products over the tiles that moe_place made. An assignment is row * (per_token + 1) +
@@ -40,20 +41,20 @@ inline GroupedTile grouped_tile(device const uint4 *tiles, device const uint *or
 
 // experts_gate_up_matmul: gate and up projections and SwiGLU of all rows that chose an expert.
 // Math     hidden[row, choice] = silu(gate_e x[row]) * (up_e x[row])
-// Layout   x [rows, cols] bf16; hidden bf16 as args say.
+// Layout   x [rows, cols] f16; hidden f16 as args say.
 // Work     a threadgroup makes BM places of one expert by 32 columns: 32 gate rows, then 32 up rows in its weight tile.
 //          Grid: (column tiles, place tiles).
-// Numerics weights rounded to bf16, f32 sums, bf16 result. Bound by multiply-adds, or weight bytes at few rows an expert.
+// Numerics weights rounded to f16, f32 sums, f16 result. Bound by multiply-adds, or weight bytes at few rows an expert.
 template <uint BITS, uint BM, uint TM, uint TN>
 kernel void experts_gate_up_matmul(device const uint *gate_codes [[buffer(0)]], device const bfloat *gate_scales [[buffer(1)]],
                                    device const bfloat *gate_biases [[buffer(2)]], device const uint *up_codes [[buffer(3)]],
                                    device const bfloat *up_scales [[buffer(4)]], device const bfloat *up_biases [[buffer(5)]],
-                                   device const bfloat *x [[buffer(6)]], device const uint *order [[buffer(7)]],
-                                   device const uint4 *tiles [[buffer(8)]], device bfloat *hidden [[buffer(9)]],
+                                   device const half *x [[buffer(6)]], device const uint *order [[buffer(7)]],
+                                   device const uint4 *tiles [[buffer(8)]], device half *hidden [[buffer(9)]],
                                    constant GroupedArgs &args [[buffer(10)]], uint3 group [[threadgroup_position_in_grid]],
                                    uint thread_at [[thread_index_in_threadgroup]]) {
   threadgroup float activations[BM * TILE_LD];
-  threadgroup bfloat weights[TILE_COLS * TILE_LD];
+  threadgroup half weights[TILE_COLS * TILE_LD];
   threadgroup uint assignments[BM];
   threadgroup uint rows_at[BM];
   uint k = args.per_token, first = group.x * 32;
@@ -72,14 +73,14 @@ kernel void experts_gate_up_matmul(device const uint *gate_codes [[buffer(0)]], 
   w.group_shift = args.group_shift;
   ly_tile<TM, TN> tile;
   ly_tile_zero(tile);
-  tile_multiply<BITS, BM, TM, TN>(tile, (threadgroup bfloat *)activations, weights, rows_at, x, args.cols, w, thread_at);
+  tile_multiply<BITS, BM, TM, TN>(tile, (threadgroup half *)activations, weights, rows_at, x, args.cols, w, thread_at);
   tile_gather<TM, TN>(tile, activations, thread_at);
   for (uint i = thread_at; i < BM * 32; i += 128) {
     uint at = i / 32, here = i % 32;
     if (at < place.count && first + here < args.width) {
       float gate = activations[at * TILE_LD + here], up = activations[at * TILE_LD + 32 + here];
       uint row = assignments[at] / (k + 1), choice = assignments[at] % (k + 1);
-      hidden[row * args.hidden_stride + choice * args.choice_stride + first + here] = bfloat(gate / (1.0f + exp(-gate)) * up);
+      hidden[row * args.hidden_stride + choice * args.choice_stride + first + here] = narrowed(gate / (1.0f + exp(-gate)) * up);
     }
   }
 }
@@ -95,17 +96,17 @@ LY_KERNEL(experts_gate_up_matmul_b16_64, experts_gate_up_matmul<16, 64, 32, 32>)
 
 // experts_down_matmul: down projections of all rows that chose an expert, not yet summed.
 // Math     part[row, choice] = down_e hidden[row, choice]
-// Layout   x is hidden, bf16 as args say (cols values a choice); part [rows * (per_token + 1), width] bf16.
+// Layout   x is hidden, f16 as args say (cols values a choice); part [rows * (per_token + 1), width] f16.
 // Work     a threadgroup makes BM places of one expert by 64 columns. Grid: (column tiles, place tiles).
 // Numerics as above.
 template <uint BITS, uint BM, uint TM, uint TN>
 kernel void experts_down_matmul(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
-                                device const bfloat *biases [[buffer(2)]], device const bfloat *x [[buffer(3)]],
+                                device const bfloat *biases [[buffer(2)]], device const half *x [[buffer(3)]],
                                 device const uint *order [[buffer(4)]], device const uint4 *tiles [[buffer(5)]],
-                                device bfloat *part [[buffer(6)]], constant GroupedArgs &args [[buffer(7)]],
+                                device half *part [[buffer(6)]], constant GroupedArgs &args [[buffer(7)]],
                                 uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]]) {
   threadgroup float activations[BM * TILE_LD];
-  threadgroup bfloat weights[TILE_COLS * TILE_LD];
+  threadgroup half weights[TILE_COLS * TILE_LD];
   threadgroup uint assignments[BM];
   threadgroup uint rows_at[BM];
   uint k = args.per_token, first = group.x * TILE_COLS;
@@ -127,12 +128,12 @@ kernel void experts_down_matmul(device const uint *codes [[buffer(0)]], device c
   w.group_shift = args.group_shift;
   ly_tile<TM, TN> tile;
   ly_tile_zero(tile);
-  tile_multiply<BITS, BM, TM, TN>(tile, (threadgroup bfloat *)activations, weights, rows_at, x, 8, w, thread_at);
+  tile_multiply<BITS, BM, TM, TN>(tile, (threadgroup half *)activations, weights, rows_at, x, 8, w, thread_at);
   tile_gather<TM, TN>(tile, activations, thread_at);
   for (uint i = thread_at; i < BM * TILE_COLS; i += 128) {
     uint at = i / TILE_COLS, here = i % TILE_COLS;
     if (at < place.count && first + here < args.width)
-      part[assignments[at] * args.width + first + here] = bfloat(activations[at * TILE_LD + here]);
+      part[assignments[at] * args.width + first + here] = narrowed(activations[at * TILE_LD + here]);
   }
 }
 LY_KERNEL(experts_down_matmul_q4_16, experts_down_matmul<4, 16, 16, 16>)
@@ -149,14 +150,14 @@ struct CombineArgs { uint hidden, per_token; };
 
 // moe_combine: the weighted sum of a row's experts and the shared expert, added to the residual stream.
 // Math     residual += sum_j weight_j part[row, j] + shared_gate * part[row, per_token]
-// Layout   part [rows * (per_token + 1), hidden] bf16. Work: a threadgroup a row. Numerics f32. Bound by bytes.
-kernel void moe_combine(device const bfloat *part [[buffer(0)]], device const uint *routes [[buffer(1)]],
+// Layout   part [rows * (per_token + 1), hidden] f16. Work: a threadgroup a row. Numerics f32. Bound by bytes.
+kernel void moe_combine(device const half *part [[buffer(0)]], device const uint *routes [[buffer(1)]],
                         device float *residual [[buffer(2)]], constant CombineArgs &args [[buffer(3)]],
                         uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
                         uint simdgroups [[simdgroups_per_threadgroup]]) {
   uint row = group.x, k = args.per_token;
   device const uint *weights = routes + row * (2 * k + 1) + k;
-  device const bfloat *from = part + row * (k + 1) * args.hidden;
+  device const half *from = part + row * (k + 1) * args.hidden;
   for (uint i = thread_at; i < args.hidden; i += simdgroups * 32) {
     float sum = 0.0f;
     for (uint j = 0; j < k + 1; ++j) sum += as_type<float>(weights[j]) * float(from[j * args.hidden + i]);

@@ -1,19 +1,19 @@
 #include "dialect/metal.h"
 #include "lib/quantised.h"
 
-struct OutputArgs { uint cols, group_shift, batch, rows; };   // inputs; see lib/quantised.h; rows of x; outputs
+struct OutputArgs { uint cols, group_shift, batch, x_stride, rows; };   // inputs; see lib/quantised.h; rows of x; outputs
 
 // output: the mixer's output projection of a few rows, added to the residual stream.
 // Math     residual[r] += W x[r]
-// Layout   x [batch, cols] bf16; residual [batch, rows] f32; next [batch, rows] bf16; sums [batch, grid.x] f32.
+// Layout   x [batch, x_stride] f32; residual [batch, rows] f32; next [batch, rows] f32; sums [batch, grid.x] f32.
 // Work     a simdgroup makes two outputs of ROWS rows, as in project. CHAIN also begins the next norm, see lib/chain.h.
 //          Grid: (output tiles, row tiles).
 // Numerics as project. Bound by weight bytes.
 template <uint BITS, uint ROWS, bool CHAIN>
 kernel void output(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
-                   device const bfloat *biases [[buffer(2)]], device const bfloat *x [[buffer(3)]],
+                   device const bfloat *biases [[buffer(2)]], device const float *x [[buffer(3)]],
                    device const float *gain [[buffer(4)]], device float *residual [[buffer(5)]],
-                   device bfloat *next [[buffer(6)]], device float *sums [[buffer(7)]], constant OutputArgs &args [[buffer(8)]],
+                   device float *next [[buffer(6)]], device float *sums [[buffer(7)]], constant OutputArgs &args [[buffer(8)]],
                    uint3 group [[threadgroup_position_in_grid]], uint3 grid [[threadgroups_per_grid]],
                    uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                    uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
@@ -28,7 +28,7 @@ kernel void output(device const uint *codes [[buffer(0)]], device const bfloat *
   for (uint unit = lane; unit < units; unit += 32) {
     float value[ROWS][8], total[ROWS];
     for (uint r = 0; r < ROWS; ++r) {
-      unit_activations(x + min(row0 + r, args.batch - 1) * args.cols + unit * 8, value[r]);
+      unit_activations(x + min(row0 + r, args.batch - 1) * args.x_stride + unit * 8, value[r]);
       total[r] = 0.0f;
       for (uint i = 0; i < 8; ++i) total[r] += value[r][i];
     }
@@ -57,7 +57,7 @@ kernel void output(device const uint *codes [[buffer(0)]], device const bfloat *
         float value = residual[at] + sum;
         residual[at] = value;
         if (CHAIN) {
-          next[at] = bfloat(value * gain[first + n]);
+          next[at] = value * gain[first + n];
           square = value * value;
         }
       }

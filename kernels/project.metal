@@ -3,7 +3,7 @@
 #include "lib/chain.h"
 
 struct ProjectArgs {
-  uint cols, group_shift, batch, out_stride;   // inputs; see lib/quantised.h; rows of x; row stride of out
+  uint cols, group_shift, batch, x_stride, out_stride;   // inputs; see lib/quantised.h; rows of x; row strides
   uint rows0, rows1, rows2, rows3;             // outputs of each matrix, 0 for one that is not there
   uint parts;                                  // see lib/chain.h
   float eps;
@@ -11,7 +11,7 @@ struct ProjectArgs {
 
 // project: one to four weight matrices times a few rows of activations, side by side.
 // Math     out[r] = [W0 | W1 | W2 | W3] x[r], times the norm's factor of row r
-// Layout   x [batch, cols] bf16; out [batch, out_stride] f32, the matrices' outputs from column 0 on, one after the other.
+// Layout   x [batch, x_stride] f32; out [batch, out_stride] f32, the matrices' outputs from column 0 on, one after the other.
 // Work     a simdgroup makes OUTPUTS outputs of ROWS rows: lanes take every 32nd unit of eight inputs, so that a weight is
 //          read and widened once for all rows. Grid: (output tiles of all matrices, row tiles).
 // Numerics f32 sums of exact products scale * (code * x). Bound by weight bytes.
@@ -22,7 +22,7 @@ kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat
                     device const uint *codes2 [[buffer(6)]], device const bfloat *scales2 [[buffer(7)]],
                     device const bfloat *biases2 [[buffer(8)]], device const uint *codes3 [[buffer(9)]],
                     device const bfloat *scales3 [[buffer(10)]], device const bfloat *biases3 [[buffer(11)]],
-                    device const bfloat *x [[buffer(12)]], device const float *sums [[buffer(13)]],
+                    device const float *x [[buffer(12)]], device const float *sums [[buffer(13)]],
                     device float *out [[buffer(14)]], constant ProjectArgs &args [[buffer(15)]],
                     uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
                     uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
@@ -63,7 +63,7 @@ kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat
   for (uint unit = lane; unit < units; unit += 32) {
     float value[ROWS][8], total[ROWS];
     for (uint r = 0; r < ROWS; ++r) {
-      unit_activations(x + min(row0 + r, args.batch - 1) * args.cols + unit * 8, value[r]);
+      unit_activations(x + min(row0 + r, args.batch - 1) * args.x_stride + unit * 8, value[r]);
       total[r] = 0.0f;
       for (uint i = 0; i < 8; ++i) total[r] += value[r][i];
     }

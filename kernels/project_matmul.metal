@@ -3,16 +3,16 @@
 #include "lib/tile.h"
 
 struct ProjectMatmulArgs {
-  uint cols, group_shift, batch, out_stride;
+  uint cols, group_shift, batch, x_stride, out_stride;
   uint rows0, rows1, rows2, rows3;   // outputs of each matrix, 0 for one that is not there
 };
 
 // project_matmul: one to four weight matrices times many rows of activations, side by side; see project for few rows.
 // Math     out[r] = [W0 | W1 | W2 | W3] x[r]; with ADD one matrix, and out += W0 x.
-// Layout   x [batch, cols] bf16; out [batch, out_stride] f32.
+// Layout   x [batch, x_stride] f16; out [batch, out_stride] f32.
 // Work     a threadgroup makes a tile of BM rows by 64 outputs of one matrix, see lib/tile.h.
 //          Grid: (output tiles of all matrices, row tiles).
-// Numerics weights rounded to bf16, f32 sums. Bound by multiply-adds: 2 * batch * cols * outputs.
+// Numerics weights rounded to f16, f32 sums. Bound by multiply-adds: 2 * batch * cols * outputs.
 template <uint BITS, uint BM, uint TM, uint TN, bool ADD>
 kernel void project_matmul(device const uint *codes0 [[buffer(0)]], device const bfloat *scales0 [[buffer(1)]],
                            device const bfloat *biases0 [[buffer(2)]], device const uint *codes1 [[buffer(3)]],
@@ -20,11 +20,11 @@ kernel void project_matmul(device const uint *codes0 [[buffer(0)]], device const
                            device const uint *codes2 [[buffer(6)]], device const bfloat *scales2 [[buffer(7)]],
                            device const bfloat *biases2 [[buffer(8)]], device const uint *codes3 [[buffer(9)]],
                            device const bfloat *scales3 [[buffer(10)]], device const bfloat *biases3 [[buffer(11)]],
-                           device const bfloat *x [[buffer(12)]], device float *out [[buffer(13)]],
+                           device const half *x [[buffer(12)]], device float *out [[buffer(13)]],
                            constant ProjectMatmulArgs &args [[buffer(14)]], uint3 group [[threadgroup_position_in_grid]],
                            uint thread_at [[thread_index_in_threadgroup]]) {
-  threadgroup float activations[BM * TILE_LD];   // two steps of bfloat, later the result
-  threadgroup bfloat weights[TILE_COLS * TILE_LD];
+  threadgroup float activations[BM * TILE_LD];   // two steps of half, later the result
+  threadgroup half weights[TILE_COLS * TILE_LD];
   threadgroup uint rows_at[BM];
   uint tile_at = group.x, column = 0, rows = args.rows0;
   TileWeights w;
@@ -64,7 +64,7 @@ kernel void project_matmul(device const uint *codes0 [[buffer(0)]], device const
   threadgroup_barrier(mem_flags::mem_threadgroup);
   ly_tile<TM, TN> tile;
   ly_tile_zero(tile);
-  tile_multiply<BITS, BM, TM, TN>(tile, (threadgroup bfloat *)activations, weights, rows_at, x, args.cols, w, thread_at);
+  tile_multiply<BITS, BM, TM, TN>(tile, (threadgroup half *)activations, weights, rows_at, x, args.x_stride, w, thread_at);
   tile_gather<TM, TN>(tile, activations, thread_at);
   for (uint i = thread_at; i < BM * TILE_COLS; i += 128) {
     uint row = i / TILE_COLS, at = i % TILE_COLS;

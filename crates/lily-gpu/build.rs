@@ -41,7 +41,9 @@ fn build() -> Result<(), String> {
     let read = |name: &str| fs::read_to_string(kernels.join(name)).ok();
     let files = compile::kernel_files(&kernels)?;
     let runtime = crate_folder.join("sim");
-    let build = compile::Build { compiler: &compiler, runtime: &runtime, kernels: &kernels, checked: false, folder: &out.join("objects") };
+    // Beside the build folders of all sets of features, which need the same objects.
+    let objects = out.ancestors().nth(2).unwrap_or(&out).join("lily-sim-objects");
+    let build = compile::Build { compiler: &compiler, runtime: &runtime, kernels: &kernels, checked: false, folder: &objects };
     match build.objects(&files, &read) {
         Ok(objects) => {
             let mut archive = cc::Build::new();

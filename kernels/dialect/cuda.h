@@ -115,7 +115,7 @@ LY_FN uint shared_address(const void *p) { return uint(__cvta_generic_to_shared(
 // The first argument of the instruction becomes the upper half.
 LY_FN uint ly_pack2(float low, float high) {
   uint both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
 }
 
@@ -126,7 +126,7 @@ LY_FN void ly_copy16(void *to, const void *from) {
 LY_FN void ly_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <uint N> LY_FN void ly_copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
-// Tiles on tensor cores: mma m16n8k16, bfloat in, float out. Block (i, j) of 16 x 8 is e[(i * N / 8 + j) * 4 ..][0..4];
+// Tiles on tensor cores: mma m16n8k16, half in, float out. Block (i, j) of 16 x 8 is e[(i * N / 8 + j) * 4 ..][0..4];
 // lane 4 g + t holds of it rows g (e[0], e[1]) and g + 8 (e[2], e[3]), columns 2 t and 2 t + 1.
 template <uint M, uint N> struct ly_tile {
   static_assert(M % 16 == 0 && N % 8 == 0, "a tile is M x N, M a multiple of 16 and N of 8");
@@ -134,7 +134,7 @@ template <uint M, uint N> struct ly_tile {
 };
 
 namespace ly {
-// Four 8 x 8 matrices of bfloats: lanes 8 i .. 8 i + 7 give the rows of matrix i, 16 bytes each.
+// Four 8 x 8 matrices of halfs: lanes 8 i .. 8 i + 7 give the rows of matrix i, 16 bytes each.
 LY_FN void load_matrices(uint (&m)[4], uint address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address));
@@ -150,14 +150,14 @@ LY_FN void load_transposed(uint (&m)[2], uint address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(m[0]), "=r"(m[1]) : "r"(address));
 }
 LY_FN void multiply(float *c, const uint (&a)[4], uint b0, uint b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // tile += a b, a column block of b at a time: KN says that b is [K, N], else [N, K]. Addresses in bytes; the two
 // blocks of columns that one load brings are one instruction where N allows.
-template <uint K, bool KN, uint M, uint N> LY_FN void tile_mma(ly_tile<M, N> &tile, const bfloat *a, uint lda, const bfloat *b, uint ldb) {
+template <uint K, bool KN, uint M, uint N> LY_FN void tile_mma(ly_tile<M, N> &tile, const half *a, uint lda, const half *b, uint ldb) {
   static_assert(K % 16 == 0, "K is a multiple of 16");
   const uint l = lane();
   const uint from_a = shared_address(a) + 2 * ((l & 15) * lda + (l >> 4) * 8);
@@ -194,10 +194,10 @@ template <uint M, uint N> LY_FN void ly_tile_zero(ly_tile<M, N> &tile) {
 #pragma unroll
   for (uint i = 0; i < M * N / 32; ++i) tile.e[i] = 0.0f;
 }
-template <uint K, uint M, uint N> LY_FN void ly_tile_mma(ly_tile<M, N> &tile, const bfloat *a, uint lda, const bfloat *b, uint ldb) {
+template <uint K, uint M, uint N> LY_FN void ly_tile_mma(ly_tile<M, N> &tile, const half *a, uint lda, const half *b, uint ldb) {
   ly::tile_mma<K, false>(tile, a, lda, b, ldb);
 }
-template <uint K, uint M, uint N> LY_FN void ly_tile_mma_kn(ly_tile<M, N> &tile, const bfloat *a, uint lda, const bfloat *b, uint ldb) {
+template <uint K, uint M, uint N> LY_FN void ly_tile_mma_kn(ly_tile<M, N> &tile, const half *a, uint lda, const half *b, uint ldb) {
   ly::tile_mma<K, true>(tile, a, lda, b, ldb);
 }
 template <uint M, uint N> LY_FN void ly_tile_scale_rows(ly_tile<M, N> &tile, const float *scale) {

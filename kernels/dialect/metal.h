@@ -12,7 +12,7 @@ using namespace metal;
 
 #define LY_KERNEL(entry, ...) template [[host_name(#entry)]] kernel decltype(__VA_ARGS__) __VA_ARGS__;
 
-inline uint ly_pack2(float low, float high) { return as_type<uint>(bfloat2(bfloat(low), bfloat(high))); }
+inline uint ly_pack2(float low, float high) { return as_type<uint>(half2(half(low), half(high))); }
 
 // Copies are done when the call returns: Metal has no asynchronous ones, and a threadgroup's other simdgroups hide the wait.
 inline void ly_copy16(threadgroup void *to, device const void *from) {
@@ -31,11 +31,11 @@ template <uint M, uint N> struct ly_tile {
 };
 
 namespace ly {
-using Operand = tensor<threadgroup bfloat, dextents<int, 2>, tensor_inline>;
+using Operand = tensor<threadgroup half, dextents<int, 2>, tensor_inline>;
 
 // Tensors count columns first.
-inline Operand operand(threadgroup const bfloat *values, uint rows, uint columns, uint ld) {
-  return Operand((threadgroup bfloat *)values, dextents<int, 2>(int(columns), int(rows)), array<int, 2>{1, int(ld)});
+inline Operand operand(threadgroup const half *values, uint rows, uint columns, uint ld) {
+  return Operand((threadgroup half *)values, dextents<int, 2>(int(columns), int(rows)), array<int, 2>{1, int(ld)});
 }
 
 // K_N: the right operand is [K, N], else [N, K].
@@ -47,7 +47,7 @@ template <uint M, uint N, uint K, bool K_N> struct TileMultiply {
 };
 
 template <uint K, bool K_N, uint M, uint N>
-inline void tile_multiply(thread ly_tile<M, N> &tile, threadgroup const bfloat *a, uint lda, threadgroup const bfloat *b, uint ldb) {
+inline void tile_multiply(thread ly_tile<M, N> &tile, threadgroup const half *a, uint lda, threadgroup const half *b, uint ldb) {
   typename TileMultiply<M, N, K, K_N>::Operation operation;
   Operand left = operand(a, M, K, lda);
   Operand right = K_N ? operand(b, K, N, ldb) : operand(b, N, K, ldb);
@@ -65,11 +65,11 @@ template <uint M, uint N> inline void ly_tile_zero(thread ly_tile<M, N> &tile) {
   for (uint i = 0; i < M * N / 32; ++i) tile.part[i] = 0.0f;
 }
 template <uint K, uint M, uint N>
-inline void ly_tile_mma(thread ly_tile<M, N> &tile, threadgroup const bfloat *a, uint lda, threadgroup const bfloat *b, uint ldb) {
+inline void ly_tile_mma(thread ly_tile<M, N> &tile, threadgroup const half *a, uint lda, threadgroup const half *b, uint ldb) {
   ly::tile_multiply<K, false>(tile, a, lda, b, ldb);
 }
 template <uint K, uint M, uint N>
-inline void ly_tile_mma_kn(thread ly_tile<M, N> &tile, threadgroup const bfloat *a, uint lda, threadgroup const bfloat *b, uint ldb) {
+inline void ly_tile_mma_kn(thread ly_tile<M, N> &tile, threadgroup const half *a, uint lda, threadgroup const half *b, uint ldb) {
   ly::tile_multiply<K, true>(tile, a, lda, b, ldb);
 }
 template <uint M, uint N> inline void ly_tile_scale_rows(thread ly_tile<M, N> &tile, threadgroup const float *scale) {
@@ -102,16 +102,16 @@ template <uint M, uint N> struct ly_tile {
 namespace ly {
 // Eight inputs at a time: M / 8 parts of the left operand stay in registers for all parts of the right one.
 template <uint K, bool K_N, uint M, uint N>
-inline void tile_multiply(thread ly_tile<M, N> &tile, threadgroup const bfloat *a, uint lda, threadgroup const bfloat *b, uint ldb) {
+inline void tile_multiply(thread ly_tile<M, N> &tile, threadgroup const half *a, uint lda, threadgroup const half *b, uint ldb) {
   static_assert(K % 16 == 0, "K is a multiple of 16");
 #pragma unroll
   for (uint k = 0; k < K; k += 8) {
-    simdgroup_matrix<bfloat, 8, 8> left[M / 8];
+    simdgroup_matrix<half, 8, 8> left[M / 8];
 #pragma unroll
     for (uint i = 0; i < M / 8; ++i) simdgroup_load(left[i], a + i * 8 * lda + k, lda);
 #pragma unroll
     for (uint j = 0; j < N / 8; ++j) {
-      simdgroup_matrix<bfloat, 8, 8> right;
+      simdgroup_matrix<half, 8, 8> right;
       if (K_N) simdgroup_load(right, b + k * ldb + j * 8, ldb);
       else simdgroup_load(right, b + j * 8 * ldb + k, ldb, ulong2(0, 0), true);
 #pragma unroll
@@ -135,11 +135,11 @@ template <uint M, uint N> inline void ly_tile_zero(thread ly_tile<M, N> &tile) {
     for (uint j = 0; j < N / 8; ++j) tile.part[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
 }
 template <uint K, uint M, uint N>
-inline void ly_tile_mma(thread ly_tile<M, N> &tile, threadgroup const bfloat *a, uint lda, threadgroup const bfloat *b, uint ldb) {
+inline void ly_tile_mma(thread ly_tile<M, N> &tile, threadgroup const half *a, uint lda, threadgroup const half *b, uint ldb) {
   ly::tile_multiply<K, false>(tile, a, lda, b, ldb);
 }
 template <uint K, uint M, uint N>
-inline void ly_tile_mma_kn(thread ly_tile<M, N> &tile, threadgroup const bfloat *a, uint lda, threadgroup const bfloat *b, uint ldb) {
+inline void ly_tile_mma_kn(thread ly_tile<M, N> &tile, threadgroup const half *a, uint lda, threadgroup const half *b, uint ldb) {
   ly::tile_multiply<K, true>(tile, a, lda, b, ldb);
 }
 template <uint M, uint N> inline void ly_tile_scale_rows(thread ly_tile<M, N> &tile, threadgroup const float *scale) {

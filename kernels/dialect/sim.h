@@ -136,4 +136,4 @@ template <class T, int N> LY_FN vec<T, N> min(vec<T, N> a, vec<T, N> b) {
 }
 }  // namespace ly
 
-LY_FN uint ly_pack2(float low, float high) { return uint(bfloat(low).bits) | uint(bfloat(high).bits) << 16; }
+LY_FN uint ly_pack2(float low, float high) { return uint(ly::bits<ushort>(half(low))) | uint(ly::bits<ushort>(half(high))) << 16; }

@@ -1,7 +1,7 @@
 // chain: how a norm disappears between the kernels around it.
 //
 // rms(x) * gain = (x * gain) * r with one number r a row. The kernel that completes a row of the residual stream also
-// writes bfloat(x * gain) and the sum of squares of the part that its threadgroup made; the kernels that read it add the
+// writes x * gain and the sum of squares of the part that its threadgroup made; the kernels that read it add the
 // parts up and multiply their result by r. This saves a launch and a dependency level at every norm. Used where a pass
 // has few rows; with many, the norm is a kernel of its own.
 #pragma once

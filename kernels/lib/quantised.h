@@ -21,14 +21,17 @@ template <uint BITS> inline void unit_codes(device const uint *words, thread flo
   }
 }
 
-// Eight bfloat activations, 16-byte aligned.
-inline void unit_activations(device const bfloat *x, thread float *values) {
-  uint4 words = *(device const uint4 *)x;
-  uint word[4] = {words.x, words.y, words.z, words.w};
-  for (uint i = 0; i < 4; ++i) {
-    values[2 * i] = as_type<float>(word[i] << 16);
-    values[2 * i + 1] = as_type<float>(word[i] & 0xffff0000u);
-  }
+// Eight activations, 16-byte aligned.
+inline void unit_activations(device const float *x, thread float *values) {
+  float4 low = ((device const float4 *)x)[0], high = ((device const float4 *)x)[1];
+  values[0] = low.x;
+  values[1] = low.y;
+  values[2] = low.z;
+  values[3] = low.w;
+  values[4] = high.x;
+  values[5] = high.y;
+  values[6] = high.z;
+  values[7] = high.w;
 }
 
 // Half a tile row of weights on its way from memory to the tile: 32 inputs.
@@ -67,15 +70,16 @@ inline void run_load(thread WeightRun<BITS> &run, device const uint *codes, devi
   }
 }
 
-// Writes the run's 32 weights, rounded to bfloat, to a tile row: 16-byte aligned.
-template <uint BITS> inline void run_store(thread const WeightRun<BITS> &run, threadgroup bfloat *to) {
+// Writes the run's 32 weights, rounded to half, to a tile row: 16-byte aligned.
+template <uint BITS> inline void run_store(thread const WeightRun<BITS> &run, threadgroup half *to) {
   threadgroup uint4 *out = (threadgroup uint4 *)to;
   for (uint i = 0; i < 4; ++i) {
     uint pair[4];
     for (uint j = 0; j < 4; ++j) {
       uint at = i * 8 + j * 2;
       if (BITS == 16) {
-        pair[j] = run.words[at / 2];
+        uint word = run.words[at / 2];
+        pair[j] = ly_pack2(as_type<float>(word << 16), as_type<float>(word & 0xffff0000u));
       } else {
         uint word = run.words[at / (32 / BITS)], shift = at % (32 / BITS) * BITS, mask = (1u << BITS) - 1u;
         float low = float((word >> shift) & mask), high = float((word >> (shift + BITS)) & mask);

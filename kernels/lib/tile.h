@@ -1,6 +1,6 @@
 // tile: the matrix product of many rows, a tile of BM rows by 64 outputs a threadgroup of four simdgroups.
 //
-// Weights go from memory through registers, where they are dequantised and rounded to bfloat, into a threadgroup tile: no
+// Weights go from memory through registers, where they are dequantised and rounded to half, into a threadgroup tile: no
 // expanded matrix in memory. Rows of activations are copied asynchronously where the device can, one step ahead.
 // A simdgroup makes TM x TN of the tile: 32 x 32 of 64 rows, 16 x 32 of 32 rows, 16 x 16 of 16 rows.
 #pragma once
@@ -21,11 +21,11 @@ struct TileWeights {
 
 // Brings inputs k .. k + 64 of the tile's rows of activations. `rows[i]`: the row of x, or NO_ROW for zeros.
 template <uint BM>
-inline void tile_copy(threadgroup bfloat *to, threadgroup const uint *rows, device const bfloat *x, uint stride, uint k, uint cols,
+inline void tile_copy(threadgroup half *to, threadgroup const uint *rows, device const half *x, uint stride, uint k, uint cols,
                       uint thread_at) {
   for (uint i = 0; i < BM / 16; ++i) {
     uint row = thread_at / 8 + i * 16, column = thread_at % 8 * 8, from = rows[row];
-    threadgroup bfloat *at = to + row * TILE_LD + column;
+    threadgroup half *at = to + row * TILE_LD + column;
     if (from != NO_ROW && k + column < cols) ly_copy16(at, x + from * stride + k + column);
     else *(threadgroup uint4 *)at = uint4(0u, 0u, 0u, 0u);
   }
@@ -35,11 +35,11 @@ inline void tile_copy(threadgroup bfloat *to, threadgroup const uint *rows, devi
 // tile += x[rows] W^T. `activations` has room for two steps of BM rows, `weights` for one of 64; all threads call it, and
 // may use both rooms for something else afterwards.
 template <uint BITS, uint BM, uint TM, uint TN>
-inline void tile_multiply(thread ly_tile<TM, TN> &tile, threadgroup bfloat *activations, threadgroup bfloat *weights,
-                          threadgroup const uint *rows, device const bfloat *x, uint stride, thread const TileWeights &w, uint thread_at) {
+inline void tile_multiply(thread ly_tile<TM, TN> &tile, threadgroup half *activations, threadgroup half *weights,
+                          threadgroup const uint *rows, device const half *x, uint stride, thread const TileWeights &w, uint thread_at) {
   uint simdgroup_at = thread_at / 32, half_at = thread_at % 2 * 32;
   uint row_at = TN == 16 ? 0 : simdgroup_at / 2 * TM, column_at = TN == 16 ? simdgroup_at * TN : simdgroup_at % 2 * TN;
-  threadgroup bfloat *to = weights + thread_at / 2 * TILE_LD + half_at;
+  threadgroup half *to = weights + thread_at / 2 * TILE_LD + half_at;
   WeightRun<BITS> run;
   run_load<BITS>(run, w.codes, w.scales, w.biases, w.row, w.inside, half_at, w.cols, w.group_shift);
   tile_copy<BM>(activations, rows, x, stride, 0, w.cols, thread_at);
@@ -48,7 +48,7 @@ inline void tile_multiply(thread ly_tile<TM, TN> &tile, threadgroup bfloat *acti
     run_store<BITS>(run, to);
     ly_copy_wait<0>();
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    threadgroup const bfloat *now = activations + step * (BM * TILE_LD);
+    threadgroup const half *now = activations + step * (BM * TILE_LD);
     step = 1 - step;
     if (k + TILE_K < w.cols) {
       run_load<BITS>(run, w.codes, w.scales, w.biases, w.row, w.inside, k + TILE_K + half_at, w.cols, w.group_shift);

@@ -45,7 +45,7 @@ struct Check {
   std::vector<Range> ranges;
   Range *last_range = nullptr;
   std::vector<const char *> kernels;  // by launch, for messages about an earlier one
-  Cell shared[SHADOWED_SHARED];
+  Cell shared[SHADOWED_SHARED] = {};
   uint group = 0;
   Source last;
   LaneCopies copies[LANES_MAX];

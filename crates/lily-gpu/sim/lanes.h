@@ -197,6 +197,8 @@ template <class T> LY_RUNTIME T pick(T value, uint from, const char *file, int l
   return exchange(value, [](T *) {}, file, line)[from & 31];
 }
 
+LY_RUNTIME uint all_simdgroups(const Group &g) { return ~0u >> (32 - g.simdgroups); }
+
 LY_RUNTIME void barrier(uint flags, const char *file, int line) {
   Group &g = *G;
   Simdgroup &s = *g.current;
@@ -218,6 +220,7 @@ LY_RUNTIME void barrier(uint flags, const char *file, int line) {
     g.current = &g.simd[g.simdgroup];
     return hop(g, g.simdgroup, lowest(g, g.current->ready));
   }
+  if (g.alive != all_simdgroups(g)) diverged("threadgroup barrier");
   for (uint i = 0; i < g.simdgroups; ++i) {
     g.simd[i].ready = g.simd[i].live;
     g.simd[i].held = 0;

@@ -114,7 +114,7 @@ static void lane_entry() {
 
 static void run_threadgroup(Worker &w) {
   Group &g = w.group;
-  g.alive = g.open = g.simdgroups == 32 ? ~0u : (1u << g.simdgroups) - 1;
+  g.alive = g.open = all_simdgroups(g);
   g.file = nullptr;
   g.epoch[0] = g.epoch[1] = 0;
   for (uint i = 0; i < g.simdgroups; ++i) {

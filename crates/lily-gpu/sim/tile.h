@@ -2,6 +2,9 @@
 // A multiplication is an exchange: the last lane to arrive does all of it, with vectors of the host.
 #pragma once
 #include "lanes.h"
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 template <int M, int N> struct ly_tile {
   static_assert(M % 16 == 0 && N % 8 == 0, "ly_tile<M, N>: M is a multiple of 16, N of 8");
@@ -12,8 +15,14 @@ template <int M, int N> struct ly_tile {
 namespace ly {
 typedef float Float8 __attribute__((vector_size(32), aligned(16)));
 
-LY_RUNTIME void widen(float *out, const bfloat *in, int count) {
-  for (int i = 0; i < count; ++i) out[i] = bits<float>(uint(in[i].bits) << 16);
+LY_RUNTIME void widen(float *out, const half *in, int count) {
+  int i = 0;
+#ifdef __F16C__
+  for (; i + 8 <= count; i += 8) {
+    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(in + i))));
+  }
+#endif
+  for (; i < count; ++i) out[i] = float(in[i]);
 }
 
 // tile [M, N] += a [M, K] b [K, N], all of floats, rows without gaps. Eight rows by eight columns at a time stay in
@@ -47,13 +56,13 @@ template <int M, int N> LY_RUNTIME void scatter(ly_tile<M, N> *const *parts, con
   for (int lane = 0; lane < 32; ++lane) memcpy(parts[lane]->e, whole + lane * ly_tile<M, N>::EACH, sizeof parts[lane]->e);
 }
 
-LY_RUNTIME void check_rows(const bfloat *at, int rows, int columns, uint ld, const char *file, int line) {
+LY_RUNTIME void check_rows(const half *at, int rows, int columns, uint ld, const char *file, int line) {
 #ifdef LY_CHECKED
   if (ld % 8 || reinterpret_cast<uintptr_t>(at) % 16) {
     fault("%s:%d: a tile at %p with rows of %u values: expected 16-byte alignment and rows of a multiple of 8", file, line,
           static_cast<const void *>(at), ld);
   }
-  for (int row = 0; row < rows; ++row) touch_simdgroup(at + row * ld, columns * sizeof(bfloat), false, file, line);
+  for (int row = 0; row < rows; ++row) touch_simdgroup(at + row * ld, columns * sizeof(half), false, file, line);
 #else
   (void)at, (void)rows, (void)columns, (void)ld, (void)file, (void)line;
 #endif
@@ -61,14 +70,16 @@ LY_RUNTIME void check_rows(const bfloat *at, int rows, int columns, uint ld, con
 
 // tile += a b, for the whole simdgroup. `b` is [N, K] if it is TURNED, else [K, N].
 template <int K, bool TURNED, int M, int N>
-LY_RUNTIME void multiply_tiles(ly_tile<M, N> *const *parts, const bfloat *a, uint lda, const bfloat *b, uint ldb) {
+LY_RUNTIME void multiply_tiles(ly_tile<M, N> *const *parts, const half *a, uint lda, const half *b, uint ldb) {
   float *whole = scratch<0, M * N>();
   float *wide_a = scratch<M * N, M * K>();
   float *wide_b = scratch<M * N + M * K, K * N>();
   for (int row = 0; row < M; ++row) widen(wide_a + row * K, a + row * lda, K);
   if (TURNED) {
     for (int row = 0; row < N; ++row) {
-      for (int k = 0; k < K; ++k) wide_b[k * N + row] = bits<float>(uint(b[row * ldb + k].bits) << 16);
+      float line[K];
+      widen(line, b + row * ldb, K);
+      for (int k = 0; k < K; ++k) wide_b[k * N + row] = line[k];
     }
   } else {
     for (int k = 0; k < K; ++k) widen(wide_b + k * N, b + k * ldb, N);
@@ -84,7 +95,7 @@ template <int M, int N> LY_RUNTIME void ly_tile_zero(ly_tile<M, N> &tile) {
 }
 
 template <int K, int M, int N>
-LY_RUNTIME void ly_tile_mma(ly_tile<M, N> &tile, const bfloat *a, uint lda, const bfloat *b, uint ldb, LY_SITE) {
+LY_RUNTIME void ly_tile_mma(ly_tile<M, N> &tile, const half *a, uint lda, const half *b, uint ldb, LY_SITE) {
   static_assert(K % 16 == 0, "ly_tile_mma<K>: K is a multiple of 16");
   auto finish = [=](ly_tile<M, N> **parts) {
     ly::check_rows(a, M, K, lda, LY_PASS);
@@ -95,7 +106,7 @@ LY_RUNTIME void ly_tile_mma(ly_tile<M, N> &tile, const bfloat *a, uint lda, cons
 }
 
 template <int K, int M, int N>
-LY_RUNTIME void ly_tile_mma_kn(ly_tile<M, N> &tile, const bfloat *a, uint lda, const bfloat *b, uint ldb, LY_SITE) {
+LY_RUNTIME void ly_tile_mma_kn(ly_tile<M, N> &tile, const half *a, uint lda, const half *b, uint ldb, LY_SITE) {
   static_assert(K % 16 == 0, "ly_tile_mma_kn<K>: K is a multiple of 16");
   auto finish = [=](ly_tile<M, N> **parts) {
     ly::check_rows(a, M, K, lda, LY_PASS);

@@ -19,7 +19,7 @@ pub(crate) struct Arena {
     pub ring: View,
     /// DeltaNet memories: `[slots, delta layers, heads_v, dim_v, dim_k]` f32.
     pub memory: View,
-    /// Keys and values: `[pages, attention layers, heads_kv, keys | values, 256, head_dim]` bf16.
+    /// Keys and values: `[pages, attention layers, heads_kv, keys | values, 256, head_dim]` f16.
     pub kv: View,
     /// Rotations of whole pages, and of positions inside a page: `[.., rotary_dim / 2]` cosine and sine.
     pub page_turns: View,
@@ -38,11 +38,11 @@ pub(crate) struct Arena {
     pub counts: View,
     pub order: View,
     pub tiles: View,
-    /// Down projections of every assignment, `[rows, per_token + 1, hidden]` bf16.
+    /// Down projections of every assignment, `[rows, per_token + 1, hidden]` f16.
     pub expert_parts: View,
     /// Two expanded matrices, where products do not dequantise.
     pub expanded: Option<[View; 2]>,
-    /// Normalised logit rows, `[logit_rows, hidden]` bf16.
+    /// Normalised logit rows, `[logit_rows, hidden]`, as [`crate::buffer::Kind::Operand`].
     pub head_input: View,
     /// `[logit_rows, vocab]` f32
     pub logits: View,
@@ -110,7 +110,7 @@ impl Arena {
                 true => None,
                 false => Some([views(2 * expanded, "an expanded matrix")?, views(2 * expanded, "an expanded matrix")?]),
             },
-            head_input: views(2 * logit_rows * config.hidden, "input of the head")?,
+            head_input: views(4 * logit_rows * config.hidden, "input of the head")?,
             logits: views(4 * logit_rows * config.vocab, "logits")?,
             select: SelectBuffers::new(&mut views, config, few)?,
             few: few_pass,

@@ -37,6 +37,8 @@ pub struct GpuDevice<B: Backend> {
     recorded: HashMap<Shape, Prepared>,
     /// The staged pass is one that was recorded before: its steps record nothing.
     pub(crate) replays: Option<Prepared>,
+    /// Somebody waits for single steps of this pass: every one of them writes what it is there for.
+    pub(crate) stepwise: bool,
     /// Why a step could not be carried out: steps return nothing, so the end of the pass says it.
     pub(crate) failed: Option<ModelError>,
     state: StateBytes,
@@ -83,6 +85,7 @@ impl<B: Backend> GpuDevice<B> {
             chained: None,
             recorded: HashMap::new(),
             replays: None,
+            stepwise: false,
             failed: None,
             state: StateBytes::new(config),
             logits: OnceCell::new(),
@@ -109,6 +112,7 @@ impl<B: Backend> GpuDevice<B> {
     pub(crate) fn begin(&mut self) {
         self.list.clear();
         self.chained = None;
+        self.stepwise = false;
         self.logits.take();
         self.replays = self.shape().and_then(|shape| self.recorded.get(&shape).copied());
     }
@@ -116,7 +120,7 @@ impl<B: Backend> GpuDevice<B> {
     /// The shape under which the staged pass is worth recording: decoding, where passes of one shape follow each other.
     fn shape(&self) -> Option<Shape> {
         let decodes = self.staged.rows <= FEW_ROWS && self.staged.single && self.staged.all_rows_have_logits();
-        (decodes && self.options.device_routing).then(|| Shape { rows: self.staged.rows, parts: self.parts() })
+        (decodes && self.options.device_routing && !self.stepwise).then(|| Shape { rows: self.staged.rows, parts: self.parts() })
     }
 
     /// Queues what has been recorded.

@@ -5,7 +5,7 @@ struct CountArgs { uint count; };
 struct AddArgs { uint count; float factor; };
 
 // Rows of `columns` values, 16 bytes at a time, into rows of `ld`.
-inline void fetch(threadgroup bfloat *to, uint ld, device const bfloat *from, uint rows, uint columns, uint lane) {
+inline void fetch(threadgroup half *to, uint ld, device const half *from, uint rows, uint columns, uint lane) {
   uint pieces = columns / 8;
   for (uint i = lane; i < rows * pieces; i += 32)
     ly_copy16(to + i / pieces * ld + i % pieces * 8, from + i / pieces * columns + i % pieces * 8);
@@ -13,10 +13,10 @@ inline void fetch(threadgroup bfloat *to, uint ld, device const bfloat *from, ui
 
 // out[r] = 2 r (a b^T)[r], or of a b where KN, as the sum of two equal products. out [M, N].
 template <uint M, uint N, uint K, bool KN> kernel void
-tile(device const bfloat *a [[buffer(0)]], device const bfloat *b [[buffer(1)]], device float *out [[buffer(2)]],
+tile(device const half *a [[buffer(0)]], device const half *b [[buffer(1)]], device float *out [[buffer(2)]],
      constant TileArgs &args [[buffer(3)]], uint lane [[thread_index_in_threadgroup]]) {
-  threadgroup bfloat tile_a[M * (K + 8)];
-  threadgroup bfloat tile_b[KN ? K * (N + 8) : N * (K + 8)];
+  threadgroup half tile_a[M * (K + 8)];
+  threadgroup half tile_b[KN ? K * (N + 8) : N * (K + 8)];
   threadgroup float tile_out[M * (N + 9)];
   threadgroup float scale[M];
   fetch(tile_a, args.lda, a, M, K, lane);

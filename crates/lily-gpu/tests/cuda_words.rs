@@ -22,9 +22,9 @@ fn words(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Rows of bfloats as bytes and as what they stand for.
-fn bfloats(seed: u32, count: usize) -> (Vec<u8>, Vec<f64>) {
-    let rounded: Vec<bf16> = noise(seed, count).into_iter().map(bf16::from_f32).collect();
+/// Rows of halfs as bytes and as what they stand for.
+fn halfs(seed: u32, count: usize) -> (Vec<u8>, Vec<f64>) {
+    let rounded: Vec<f16> = noise(seed, count).into_iter().map(f16::from_f32).collect();
     (rounded.iter().flat_map(|value| value.to_le_bytes()).collect(), rounded.iter().map(|value| value.to_f64()).collect())
 }
 
@@ -41,7 +41,7 @@ fn tiles_multiply_scale_and_store() {
         for (kernel, transposed) in [(nk, false), (kn, true)] {
             // Odd and even rows of the result, tight and padded rows of the operands.
             for (pad, ldo) in [(0, n), (8, n + 9), (8, n + 2)] {
-                let ((a, a_values), (b, b_values)) = (bfloats(1 + pad, m * k), bfloats(2 + pad, n * k));
+                let ((a, a_values), (b, b_values)) = (halfs(1 + pad, m * k), halfs(2 + pad, n * k));
                 let (a, b) = (gpu.filled(&a), gpu.filled(&b));
                 let out = gpu.filled(&bytes(&vec![f32::NAN; m * n]));
                 let lda = k as u32 + pad;

@@ -5,7 +5,7 @@
 #[path = "simulator/rig.rs"]
 mod rig;
 
-use half::bf16;
+use half::f16;
 use lily_gpu::backend::Backend;
 use lily_gpu::backend::sim::{SimOptions, Simulator};
 use lily_gpu::commands::Access::{Read, Write};
@@ -24,8 +24,8 @@ fn everywhere(mut test: impl FnMut(Rig)) {
     }
 }
 
-fn bfloats(values: &[f32]) -> (Vec<u8>, Vec<f32>) {
-    let rounded: Vec<bf16> = values.iter().map(|&value| bf16::from_f32(value)).collect();
+fn halfs(values: &[f32]) -> (Vec<u8>, Vec<f32>) {
+    let rounded: Vec<f16> = values.iter().map(|&value| f16::from_f32(value)).collect();
     (rounded.iter().flat_map(|value| value.to_ne_bytes()).collect(), rounded.iter().map(|value| value.to_f32()).collect())
 }
 
@@ -49,9 +49,9 @@ fn template_entries_sum_rows() {
 
 #[test]
 fn tiles_multiply_scale_and_store() {
-    let (a_bytes, a) = bfloats(&numbers(32 * 32, 2));
-    let (b_bytes, b) = bfloats(&numbers(24 * 32, 3));
-    let (c_bytes, c) = bfloats(&numbers(32 * 24, 4));
+    let (a_bytes, a) = halfs(&numbers(32 * 32, 2));
+    let (b_bytes, b) = halfs(&numbers(24 * 32, 3));
+    let (c_bytes, c) = halfs(&numbers(32 * 24, 4));
     let scale = numbers(32, 5);
     everywhere(|mut rig| {
         let bindings = vec![
@@ -88,7 +88,7 @@ fn lanes_exchange_values() {
             if lane > 27 { x[lane] } else { x[lane + 4] },
             x[7],
             sums(lane),
-            u32::from(bf16::from_f32(f32::from_bits(x[lane])).to_bits()) | 0x3f80 << 16,
+            u32::from(f16::from_f32(f32::from_bits(x[lane])).to_bits()) | 0x3c00 << 16,
         ]
     };
     everywhere(|mut rig| {

@@ -13,9 +13,9 @@ launcher!(AttnDecode = "attn_decode" [Read projected, Read rows, Read pages, Rea
 });
 
 launcher!(AttnCombine = "attn_combine" [Read parts, Read projected, Read rows, Write mixed] {
-    heads_q: u32, head_dim: u32, splits: u32, block_tokens: u32, stride: u32,
+    heads_q: u32, head_dim: u32, splits: u32, block_tokens: u32, stride: u32, mixed_stride: u32,
 });
 
 launcher!(AttnFlash = "attn_flash" [Read projected, Read tiles, Read pages, Read kv, Write mixed] {
-    layer: u32, layers: u32, heads_q: u32, heads_kv: u32, stride: u32, scale: f32,
+    layer: u32, layers: u32, heads_q: u32, heads_kv: u32, stride: u32, mixed_stride: u32, scale: f32,
 });

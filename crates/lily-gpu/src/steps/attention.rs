@@ -81,6 +81,7 @@ impl<B: Backend> GpuDevice<B> {
             splits: parts.splits,
             block_tokens: parts.block_tokens,
             stride: projected.width as u32,
+            mixed_stride: mixed.width as u32,
             grid: [config.heads_q, rows, 1],
             threads: 128,
         }
@@ -101,6 +102,7 @@ impl<B: Backend> GpuDevice<B> {
             heads_q: config.heads_q as u32,
             heads_kv: config.heads_kv as u32,
             stride: projected.width as u32,
+            mixed_stride: mixed.width as u32,
             scale: (config.head_dim as f32).sqrt().recip(),
             grid: [self.staged.tiles, config.heads_kv, 1],
             threads: 256,

@@ -45,6 +45,8 @@ impl<B: Backend> GpuDevice<B> {
             dim_v: config.dim_v as u32,
             conv_width: config.conv_width as u32,
             stride: projected.width as u32,
+            mixed_stride: mixed.width as u32,
+            narrow: self.narrow(),
             row_count: rows as u32,
             eps: config.rms_eps,
             grid: [config.heads_v, rows, 1],
@@ -58,8 +60,8 @@ impl<B: Backend> GpuDevice<B> {
         let (config, arena, pass) = (self.config.clone(), &self.arena, *self.pass());
         let [layer, layers] = [mixer.index, config.layers_of(LayerKind::Delta)].map(|count| count as u32);
         let [heads_k, heads_v, dim_k, dim_v] = [config.heads_k, config.heads_v, config.dim_k, config.dim_v].map(|count| count as u32);
-        let [conv_width, stride, row_count] = [config.conv_width, projected.width, rows].map(|count| count as u32);
-        let (eps, spans) = (config.rms_eps, self.staged.spans);
+        let [conv_width, stride, mixed_stride, row_count] = [config.conv_width, projected.width, mixed.width, rows].map(|count| count as u32);
+        let (eps, spans, narrow) = (config.rms_eps, self.staged.spans, self.narrow());
         let stage = "delta_update";
         DeltaConv {
             entry: "delta_conv",
@@ -79,6 +81,8 @@ impl<B: Backend> GpuDevice<B> {
             dim_v,
             conv_width,
             stride,
+            mixed_stride,
+            narrow,
             row_count,
             eps,
             grid: [rows, (2 * config.heads_k + config.heads_v).div_ceil(4), 1],
@@ -98,6 +102,8 @@ impl<B: Backend> GpuDevice<B> {
             dim_v,
             conv_width,
             stride,
+            mixed_stride,
+            narrow,
             row_count,
             eps,
             grid: [spans, config.conv_width - 1, 1],
@@ -122,6 +128,8 @@ impl<B: Backend> GpuDevice<B> {
             dim_v,
             conv_width,
             stride,
+            mixed_stride,
+            narrow,
             row_count,
             eps,
             grid: [config.dim_v.div_ceil(columns), config.heads_v, spans],
@@ -142,6 +150,8 @@ impl<B: Backend> GpuDevice<B> {
             dim_v,
             conv_width,
             stride,
+            mixed_stride,
+            narrow,
             row_count,
             eps,
             grid: [(rows * config.heads_v).div_ceil(4), 1, 1],

@@ -30,17 +30,17 @@ impl<B: Backend> Steps for GpuDevice<B> {
         let attention = 2 * config.q_width() + 2 * config.kv_width();
         let mut buffer = |width: usize, kind: Kind, what: &str| {
             let mut buffer = GpuBuffer { view: View { buffer: crate::commands::BufferId(0), offset: 0, bytes: 0 }, width, kind };
-            let bytes = rows * buffer.row_bytes();
+            let bytes = rows * buffer.row_bytes(false);
             buffer.view = View { buffer: self.backend.get_mut().allocate(bytes, what)?, offset: 0, bytes };
             Ok::<GpuBuffer, ModelError>(buffer)
         };
         let activations = Activations {
             residual: buffer(config.hidden, Kind::F32, "residual")?,
-            normed: buffer(config.hidden, Kind::Bf16, "normed")?,
+            normed: buffer(config.hidden, Kind::Operand, "normed")?,
             projected: buffer(delta.max(attention).next_multiple_of(4), Kind::F32, "projections")?,
-            mixed: buffer(config.v_width().max(config.q_width()), Kind::Bf16, "mixer results")?,
+            mixed: buffer(config.v_width().max(config.q_width()), Kind::Operand, "mixer results")?,
             routes: buffer(2 * config.experts_per_token + 1, Kind::Routes, "routes")?,
-            expert_hidden: buffer(config.experts_per_token * config.expert_width + config.shared_width, Kind::Bf16, "expert activations")?,
+            expert_hidden: buffer(config.experts_per_token * config.expert_width + config.shared_width, Kind::Operand, "expert activations")?,
         };
         self.normed = Some(activations.normed);
         Ok(activations)
@@ -94,7 +94,7 @@ impl<B: Backend> Steps for GpuDevice<B> {
     fn delta_project(&mut self, layer: usize, rows: usize, x: &GpuBuffer, projected: &mut GpuBuffer) {
         if self.start_step().is_some() {
             let matrices = self.model.delta(layer).projections;
-            let product = Product { stage: "delta_project", rows, x: x.view, out: projected.view, out_stride: projected.width };
+            let product = Product { stage: "delta_project", rows, x: x.view, x_stride: x.width, out: projected.view, out_stride: projected.width };
             self.multiply(product, &matrices);
         }
     }
@@ -108,7 +108,7 @@ impl<B: Backend> Steps for GpuDevice<B> {
     fn attn_project(&mut self, layer: usize, rows: usize, x: &GpuBuffer, projected: &mut GpuBuffer) {
         if self.start_step().is_some() {
             let matrices = self.model.attention(layer).projections;
-            let product = Product { stage: "attn_project", rows, x: x.view, out: projected.view, out_stride: projected.width };
+            let product = Product { stage: "attn_project", rows, x: x.view, x_stride: x.width, out: projected.view, out_stride: projected.width };
             self.multiply(product, &matrices);
         }
     }
@@ -129,7 +129,7 @@ impl<B: Backend> Steps for GpuDevice<B> {
         let Some(chain) = self.start_step() else { return };
         let matrix = self.model.layers[layer].mixer.out();
         self.chained = None;
-        let product = Product { stage: "mixer_output", rows, x: mixed.view, out: residual.view, out_stride: residual.width };
+        let product = Product { stage: "mixer_output", rows, x: mixed.view, x_stride: mixed.width, out: residual.view, out_stride: residual.width };
         if rows > FEW_ROWS {
             self.multiply_tiles(product, &[matrix], true);
         } else {
@@ -169,13 +169,14 @@ impl<B: Backend> Steps for GpuDevice<B> {
             self.norm_rows(residual.view, self.model.norm, Some(self.pass().logit_rows), self.arena.head_input, rows);
             self.arena.head_input
         };
-        let product = Product { stage: "head", rows, x, out: self.arena.logits, out_stride: self.config.vocab };
+        let product = Product { stage: "head", rows, x, x_stride: self.config.hidden, out: self.arena.logits, out_stride: self.config.vocab };
         self.multiply(product, &[self.model.head]);
         self.chained = None;
     }
 
     fn read(&self, buffer: &GpuBuffer, rows: usize) -> Vec<f32> {
-        let mut values = buffer.decode(&self.read_view(buffer.first(rows)));
+        let narrow = rows_are_narrow(self.staged.rows);
+        let mut values = buffer.decode(&self.read_view(buffer.first(rows, narrow)), narrow);
         // What a fused chain wrote lacks the norm's factor.
         if let (Some((_, parts)), true) = (self.chained, self.normed == Some(*buffer)) {
             let sums = floats(&self.read_view(self.arena.sums.part(0, 4 * rows * parts)));
@@ -189,8 +190,9 @@ impl<B: Backend> Steps for GpuDevice<B> {
 
     fn write(&mut self, buffer: &mut GpuBuffer, rows: usize, values: &[f32]) {
         self.chained = None;
-        let bytes = buffer.encode(values);
-        self.backend.get_mut().write(buffer.first(rows), &bytes);
+        let narrow = rows_are_narrow(self.staged.rows);
+        let bytes = buffer.encode(values, narrow);
+        self.backend.get_mut().write(buffer.first(rows, narrow), &bytes);
         if buffer.kind == Kind::Routes {
             self.place(rows, buffer); // the lists of rows of each expert follow from the routes
         }
@@ -203,9 +205,15 @@ impl<B: Backend> Steps for GpuDevice<B> {
         if self.replays.is_some() {
             return Err(ModelError::Device("a recorded pass is replayed whole: it has no steps to wait for".into()));
         }
+        self.stepwise = true;
         self.submit()?;
         self.backend.get_mut().wait()
     }
+}
+
+/// Whether a pass of so many rows keeps the inputs of products as half: see `kernels/lib/operand.h`.
+fn rows_are_narrow(rows: usize) -> bool {
+    rows > FEW_ROWS
 }
 
 impl<B: Backend> GpuDevice<B> {
@@ -214,6 +222,11 @@ impl<B: Backend> GpuDevice<B> {
     fn start_step(&self) -> Option<bool> {
         let records = self.replays.is_none() && self.failed.is_none();
         records.then(|| self.options.fused_chains && self.staged.rows <= FEW_ROWS)
+    }
+
+    /// As kernels take it: whether the staged pass keeps inputs of products as half.
+    fn narrow(&self) -> u32 {
+        u32::from(rows_are_narrow(self.staged.rows))
     }
 
     /// Where the staged pass stands.
@@ -240,6 +253,7 @@ impl<B: Backend> GpuDevice<B> {
             out,
             hidden: self.config.hidden as u32,
             gathers: u32::from(map.is_some()),
+            narrow: u32::from(rows > FEW_ROWS),
             eps: self.config.rms_eps,
             grid: [rows, 1, 1],
             threads: 128,

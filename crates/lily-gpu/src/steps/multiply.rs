@@ -13,8 +13,10 @@ use crate::policy::{FEW_ROWS, OUTPUT_THREADS, OUTPUTS, PROJECT_THREADS, TILE_COL
 pub(super) struct Product {
     pub stage: &'static str,
     pub rows: usize,
-    /// `[rows, cols]` bf16
+    /// f32 for few rows, else f16.
     pub x: View,
+    /// Values from one row of `x` to the next.
+    pub x_stride: usize,
     /// f32
     pub out: View,
     /// Values from one row of `out` to the next.
@@ -57,6 +59,7 @@ impl<B: Backend> GpuDevice<B> {
             cols: m0.cols as u32,
             group_shift: m0.group_shift,
             batch: product.rows as u32,
+            x_stride: product.x_stride as u32,
             out_stride: product.out_stride as u32,
             rows0: m0.rows as u32,
             rows1: m1.rows as u32,
@@ -109,6 +112,7 @@ impl<B: Backend> GpuDevice<B> {
             cols: m0.cols as u32,
             group_shift: m0.group_shift,
             batch: product.rows as u32,
+            x_stride: product.x_stride as u32,
             out_stride: product.out_stride as u32,
             rows0: m0.rows as u32,
             rows1: m1.rows as u32,
@@ -138,6 +142,7 @@ impl<B: Backend> GpuDevice<B> {
             cols: matrix.cols as u32,
             group_shift: matrix.group_shift,
             batch: product.rows as u32,
+            x_stride: product.x_stride as u32,
             rows: matrix.rows as u32,
             grid: [parts, product.rows.div_ceil(rows), 1],
             threads: OUTPUT_THREADS,

@@ -15,7 +15,7 @@ impl<B: Backend> GpuDevice<B> {
     pub(super) fn route(&mut self, layer: usize, rows: usize, x: &GpuBuffer, routes: &GpuBuffer) {
         let (router, shared) = (self.model.layers[layer].router, self.model.layers[layer].shared_route);
         let out_stride = self.config.experts + 1;
-        let product = Product { stage: "moe_route", rows, x: x.view, out: self.arena.route_logits, out_stride };
+        let product = Product { stage: "moe_route", rows, x: x.view, x_stride: x.width, out: self.arena.route_logits, out_stride };
         self.multiply(product, &[router, shared]);
         if !self.options.device_routing {
             let routed = self.route_on_host(rows, routes);
@@ -39,9 +39,9 @@ impl<B: Backend> GpuDevice<B> {
         self.place(rows, routes);
     }
 
-    /// Whether `experts_gate_up` finds the experts itself.
+    /// Whether `experts_gate_up` finds the experts itself: not where somebody looks at every step.
     pub(super) fn routes_in_gate_up(&self, rows: usize) -> bool {
-        rows <= FEW_ROWS && self.options.fused_chains && self.options.device_routing
+        rows <= FEW_ROWS && self.chained.is_some() && !self.stepwise && self.options.device_routing
     }
 
     /// Rows of a tile of the grouped products.
@@ -93,7 +93,7 @@ impl<B: Backend> GpuDevice<B> {
         let mut bytes = vec![0; 4 * rows * (experts + 1)];
         self.backend.get_mut().read(self.arena.route_logits.part(0, bytes.len()), &mut bytes)?;
         let chosen: Vec<f32> = floats(&bytes).chunks_exact(experts + 1).flat_map(|logits| host_top_k(logits, per_token)).collect();
-        self.backend.get_mut().write(routes.first(rows), &routes.encode(&chosen));
+        self.backend.get_mut().write(routes.first(rows, false), &routes.encode(&chosen, false));
         if rows > FEW_ROWS {
             self.place_on_host(rows, &chosen);
         }

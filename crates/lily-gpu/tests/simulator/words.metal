@@ -25,12 +25,12 @@ LY_KERNEL(row_sum_4_squared, row_sum<4, true>);
 
 // out [32, 24] = scale[row] * (a [32, 32] b [24, 32]^T) + a c [32, 24], by one simdgroup.
 struct TileArgs { uint lda, ldb, ldc; };
-kernel void tile(device const bfloat *a [[buffer(0)]], device const bfloat *b [[buffer(1)]], device const bfloat *c [[buffer(2)]],
+kernel void tile(device const half *a [[buffer(0)]], device const half *b [[buffer(1)]], device const half *c [[buffer(2)]],
                  device const float *scale [[buffer(3)]], device float *out [[buffer(4)]], constant TileArgs &args [[buffer(5)]],
                  uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup bfloat tile_a[32 * 40];
-  threadgroup bfloat tile_b[24 * 40];
-  threadgroup bfloat tile_c[32 * 24];
+  threadgroup half tile_a[32 * 40];
+  threadgroup half tile_b[24 * 40];
+  threadgroup half tile_c[32 * 24];
   threadgroup float scales[32];
   threadgroup float result[32 * 24];
   for (uint i = lane; i < 32 * 4; i += 32) ly_copy16(tile_a + i / 4 * 40 + i % 4 * 8, a + i / 4 * args.lda + i % 4 * 8);

@@ -258,4 +258,23 @@ mod tests {
         let message = Nvrtc::load(Some(file.path()), 12).err().expect("it is empty").to_string();
         assert!(message.contains("does not load"), "{message:?}");
     }
+
+    /// Where NVRTC is installed, with or without a GPU; elsewhere the message of its absence is all there is to see.
+    #[test]
+    fn a_kernel_compiles_and_a_fault_is_told_with_its_line() {
+        let nvrtc = match Nvrtc::load(None, 13) {
+            Ok(nvrtc) => nvrtc,
+            Err(error) => return assert!(error.to_string().contains("no NVRTC"), "{error}"),
+        };
+        let source = "extern \"C\" __global__ void ly_fill(unsigned *to) {\n  to[threadIdx.x] = MORE;\n}\n";
+        let good = source.replace("MORE", "1");
+        let code = nvrtc.compile("fill.metal", &good, &nvrtc.goal((9, 0)).expect("it knows Hopper")).expect("it compiles");
+        assert_eq!(&code[1..4], b"ELF");
+        let text =
+            nvrtc.compile("fill.metal", &good, &Goal { architecture: "compute_80".into(), machine_code: false }).expect("it compiles");
+        assert!(text.ends_with(&[0]) && String::from_utf8_lossy(&text).contains(".entry ly_fill"));
+        let message =
+            nvrtc.compile("fill.metal", source, &nvrtc.goal((8, 0)).expect("it knows Ampere")).expect_err("no such name").to_string();
+        assert!(message.contains("fill.metal(2): error") && message.contains("MORE"), "{message:?}");
+    }
 }

@@ -12,12 +12,30 @@ use crate::commands::{Access, CommandList, Launch};
 const THREADS_MAX: u32 = 1024;
 
 impl SimBackend {
+    /// Runs launches in levels of the caller's making, each in its order, where [`Backend::run`] would work them out:
+    /// for tests of what the simulator says about dependencies.
+    ///
+    /// # Errors
+    /// What [`Backend::run`] refuses.
+    ///
+    /// [`Backend::run`]: crate::Backend::run
+    pub fn run_levels(&mut self, levels: &[Vec<Launch>]) -> Result<(), ModelError> {
+        levels.iter().flatten().try_for_each(|launch| self.check_one(launch))?;
+        for level in levels {
+            self.device.level();
+            level.iter().for_each(|launch| self.run_one(launch));
+        }
+        self.device.level();
+        Ok(())
+    }
+
     /// What any device would refuse or silently get wrong.
     pub(super) fn check(&self, list: &CommandList) -> Result<(), ModelError> {
-        for launch in list.launches() {
-            self.check_launch(launch).map_err(|what| ModelError::Device(format!("kernel {} ({}): {what}", launch.kernel, launch.stage)))?;
-        }
-        Ok(())
+        list.launches().iter().try_for_each(|launch| self.check_one(launch))
+    }
+
+    fn check_one(&self, launch: &Launch) -> Result<(), ModelError> {
+        self.check_launch(launch).map_err(|what| ModelError::Device(format!("kernel {} ({}): {what}", launch.kernel, launch.stage)))
     }
 
     fn check_launch(&self, launch: &Launch) -> Result<(), String> {
@@ -45,17 +63,20 @@ impl SimBackend {
     }
 
     /// Runs a list that [`Self::check`] let pass.
-    pub(super) fn run_checked(&mut self, list: &CommandList) {
+    pub(super) fn run_list(&mut self, list: &CommandList) {
         for mut level in list.by_level() {
             self.shuffle(&mut level);
             self.device.level();
-            for index in level {
-                if self.fault.is_none() {
-                    self.fault = self.launch(&list.launches()[index]).err();
-                }
-            }
+            level.iter().for_each(|&index| self.run_one(&list.launches()[index]));
         }
         self.device.level();
+    }
+
+    /// Nothing more is run after a fault.
+    fn run_one(&mut self, launch: &Launch) {
+        if self.fault.is_none() {
+            self.fault = self.launch(launch).err();
+        }
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), String> {

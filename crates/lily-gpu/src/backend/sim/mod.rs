@@ -185,7 +185,7 @@ impl Backend for SimBackend {
 
     fn run(&mut self, list: &CommandList) -> Result<(), ModelError> {
         self.check(list)?;
-        self.run_checked(list);
+        self.run_list(list);
         Ok(())
     }
 
@@ -198,7 +198,7 @@ impl Backend for SimBackend {
     fn replay(&mut self, prepared: Prepared) -> Result<(), ModelError> {
         let at = prepared.0 as usize;
         let list = std::mem::take(&mut self.prepared[at]);
-        self.run_checked(&list);
+        self.run_list(&list);
         self.prepared[at] = list;
         Ok(())
     }
