@@ -16,6 +16,12 @@ pub trait Subject {
     /// What it rounds operands to; the reference does the same, so that tolerances stay tight.
     fn numerics(&self) -> Numerics;
 
+    /// From how many rows of a pass on its products round the dequantised weights too, and to what, as tiles do; `None`
+    /// if they never do. Router and shared expert's gate are not meant.
+    fn rounded_weights(&self) -> Option<(usize, Float)> {
+        None
+    }
+
     /// How far it may be off in the kernel and layer rings.
     fn tolerances(&self) -> Tolerances;
 

@@ -21,8 +21,13 @@ pub fn check<S: Subject>(subject: &S, dims: DeltaDims, spans: &[&[usize]]) {
 
 fn check_spans<D: Device>(lab: &mut Lab<D>, dims: DeltaDims, spans: &[usize]) {
     let last = lab.device.capacity().slots - 1;
-    let part = |(at, &rows): (usize, &usize)| Part { slot: (last - at) as u32, start: 0, rows, pages: vec![Page(at as u32)] };
-    let parts: Vec<Part> = spans.iter().enumerate().map(part).collect();
+    let part = |(at, &rows): (usize, &usize)| Part {
+        slot: (last - at) as u32,
+        start: 0,
+        rows,
+        pages: vec![Page(2 * at as u32), Page(2 * at as u32 + 1)],
+    };
+    let mut parts: Vec<Part> = spans.iter().enumerate().map(part).collect();
     let mut states: Vec<DeltaState> = parts.iter().map(|_| DeltaState::new(&dims)).collect();
     parts.iter().for_each(|part| lab.device.state_clear(Slot(part.slot)));
     let values = dims.heads_v * dims.dim_v;
@@ -46,6 +51,7 @@ fn check_spans<D: Device>(lab: &mut Lab<D>, dims: DeltaDims, spans: &[usize]) {
             assert_rows_close(&name, found, &expected, values, 4.0 * lab.tolerances.delta);
             first = range.end;
         }
+        parts.iter_mut().for_each(|part| part.start += part.rows);
     }
 }
 

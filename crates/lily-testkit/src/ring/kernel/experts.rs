@@ -131,15 +131,21 @@ fn check_experts<D: Device>(lab: &mut Lab<D>, name: &str, x: &[f64], routes: &Ro
 /// The weighted sum of chosen and shared experts, with operands as the device rounds them.
 fn experts_output<D: Device>(lab: &Lab<D>, x: &[f64], routes: &Routes) -> Vec<f64> {
     let weights = &lab.reference.layers[DELTA].moe;
+    let rows = routes.rows.len();
+    let rounded = |expert: &Expert| {
+        let [gate, up, down] = [&expert.gate, &expert.up, &expert.down].map(|matrix| lab.weights(matrix, rows).into_owned());
+        Expert { gate, up, down }
+    };
+    let (experts, shared_expert): (Vec<Expert>, _) = (weights.experts.iter().map(rounded).collect(), rounded(&weights.shared));
     let output = |expert: &Expert, x: &[f64]| {
         let x = lab.numerics.operand(x);
         expert.down.apply(&lab.numerics.operand(&swiglu(&expert.gate.apply(&x), &expert.up.apply(&x))))
     };
     let mut out = Vec::with_capacity(x.len());
-    for ((x, route), &shared) in x.chunks_exact(x.len() / routes.rows.len()).zip(&routes.rows).zip(&routes.shared) {
-        let mut sum: Vec<f64> = output(&weights.shared, x).iter().map(|y| shared * y).collect();
+    for ((x, route), &shared) in x.chunks_exact(x.len() / rows).zip(&routes.rows).zip(&routes.shared) {
+        let mut sum: Vec<f64> = output(&shared_expert, x).iter().map(|y| shared * y).collect();
         for (&expert, weight) in route.experts.iter().zip(&route.weights) {
-            let y = output(&weights.experts[expert], x);
+            let y = output(&experts[expert], x);
             sum.iter_mut().zip(y).for_each(|(sum, y)| *sum += weight * y);
         }
         out.extend(sum);

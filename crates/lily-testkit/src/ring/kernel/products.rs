@@ -23,15 +23,14 @@ pub fn check<S: Subject>(subject: &S, dims: &ModelDims, rows: &[usize]) {
 
 fn check_projections<D: Device>(lab: &mut Lab<D>, name: &str, x: &[f64]) {
     let rows = x.len() / lab.reference.dims.hidden;
-    let x = lab.numerics.operand(x);
     let weights = lab.delta_weights();
-    let expected = [&weights.in_proj_qkv, &weights.in_proj_z, &weights.in_proj_b, &weights.in_proj_a].map(|w| w.apply(&x));
+    let expected = [&weights.in_proj_qkv, &weights.in_proj_z, &weights.in_proj_b, &weights.in_proj_a].map(|w| lab.product(w, rows, x));
     lab.poison(Which::Projected, rows);
     lab.step(|device, b| device.delta_project(DELTA, rows, &b.normed, &mut b.projected));
     check_side_by_side(lab, &format!("{name} delta_project"), rows, &expected);
 
     let weights = lab.attention_weights();
-    let expected = [&weights.q_proj, &weights.k_proj, &weights.v_proj].map(|w| w.apply(&x));
+    let expected = [&weights.q_proj, &weights.k_proj, &weights.v_proj].map(|w| lab.product(w, rows, x));
     lab.poison(Which::Projected, rows);
     lab.step(|device, b| device.attn_project(ATTENTION, rows, &b.normed, &mut b.projected));
     check_side_by_side(lab, &format!("{name} attn_project"), rows, &expected);
@@ -59,7 +58,7 @@ fn check_outputs<D: Device>(lab: &mut Lab<D>, name: &str, rows: usize) {
         let residual = lab.fill(Which::Residual, &residual, hidden);
         lab.step(|device, b| device.mixer_output(layer, rows, &b.mixed, &mut b.residual));
         let out = if layer == DELTA { &lab.delta_weights().out_proj } else { &lab.attention_weights().o_proj };
-        let expected = reference::add(&residual, &out.apply(&lab.numerics.operand(&mixed)));
+        let expected = reference::add(&residual, &lab.product(out, rows, &mixed));
         let found = lab.columns(Which::Residual, rows, hidden);
         assert_rows_close(&format!("{name} mixer_output of layer {layer}"), &found, &expected, hidden, lab.tolerances.projection);
     }

@@ -54,7 +54,7 @@ fn check_head<D: Device>(lab: &mut Lab<D>, name: &str, x: &[f64]) {
     let dims = &lab.reference.dims;
     let (hidden, vocab) = (dims.hidden, dims.vocab);
     let normed = rms_norm(x, &lab.reference.final_norm, dims.eps);
-    let expected = lab.reference.head.apply(&lab.numerics.operand(&normed));
+    let expected = lab.product(&lab.reference.head, x.len() / hidden, &normed);
     let found = lab.head(x.len() / hidden);
     assert_rows_close(&format!("{name} head"), &found, &expected, vocab, lab.tolerances.head);
 }

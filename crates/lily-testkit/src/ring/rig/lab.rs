@@ -1,12 +1,15 @@
 //! One DeltaNet and one attention layer of any dimensions, on the device and in the f64 reference: steps run one at a
 //! time on operands that the test makes up.
 
+use std::borrow::Cow;
+
 use lily_model::{Activations, Batch, Capacity, Device, Logits, PAGE_TOKENS, Page, Slot, Span};
 
+use super::super::subject::round;
 use super::super::{Numerics, Subject, Tolerances};
 use crate::checkpoint::load_model;
-use crate::generate::{CheckpointSpec, Layout, POISON_F32, Rng, write_checkpoint};
-use crate::reference::{AttentionWeights, DeltaWeights, LayerWeights, MixerKind, MixerWeights, Model, ModelDims};
+use crate::generate::{CheckpointSpec, Float, Layout, POISON_F32, Rng, write_checkpoint};
+use crate::reference::{AttentionWeights, DeltaWeights, LayerWeights, Matrix, MixerKind, MixerWeights, Model, ModelDims};
 
 /// Index of the DeltaNet layer of a lab's model.
 pub const DELTA: usize = 0;
@@ -28,6 +31,8 @@ pub struct Lab<D: Device> {
     pub buffers: Activations<D::Buffer>,
     /// What the device rounds to.
     pub numerics: Numerics,
+    /// See [`Subject::rounded_weights`].
+    pub rounded_weights: Option<(usize, Float)>,
     /// How far it may be off.
     pub tolerances: Tolerances,
     /// The source of all operands.
@@ -74,6 +79,7 @@ impl<D: Device> Lab<D> {
             device,
             buffers,
             numerics: subject.numerics(),
+            rounded_weights: subject.rounded_weights(),
             tolerances: subject.tolerances(),
             rng: Rng::new(11),
         }
@@ -153,6 +159,19 @@ impl<D: Device> Lab<D> {
     /// All columns of them.
     pub fn all(&mut self, buffer: Which, rows: usize) -> Vec<f32> {
         self.device.read(buffer.of(&mut self.buffers), rows)
+    }
+
+    /// A matrix as the device multiplies with it in a pass of `rows` rows.
+    pub fn weights<'a>(&self, matrix: &'a Matrix, rows: usize) -> Cow<'a, Matrix> {
+        match self.rounded_weights {
+            Some((from, float)) if rows >= from => Cow::Owned(Matrix::new(matrix.outputs, matrix.inputs, round(float, &matrix.values))),
+            _ => Cow::Borrowed(matrix),
+        }
+    }
+
+    /// The product of `rows` rows with operands and weights as the device rounds them.
+    pub fn product(&self, matrix: &Matrix, rows: usize, x: &[f64]) -> Vec<f64> {
+        self.weights(matrix, rows).apply(&self.numerics.operand(x))
     }
 
     /// The reference's weights of a layer.
