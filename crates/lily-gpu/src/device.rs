@@ -45,6 +45,7 @@ pub struct GpuDevice<B: Backend> {
     /// Logits of the last pass, once the host has asked for them.
     logits: OnceCell<Vec<f32>>,
     plan: Plan,
+    recorded_plan: Plan,
 }
 
 /// A norm whose input has been completed and whose factor is known in parts.
@@ -90,12 +91,18 @@ impl<B: Backend> GpuDevice<B> {
             state: StateBytes::new(config),
             logits: OnceCell::new(),
             plan: Plan::default(),
+            recorded_plan: Plan::default(),
         })
     }
 
     /// Launches and levels of the last recorded pass.
     pub fn plan(&self) -> Plan {
         self.plan
+    }
+
+    /// Launches and levels of the last pass that was recorded to be replayed: a decode step.
+    pub fn recorded_plan(&self) -> Plan {
+        self.recorded_plan
     }
 
     /// The backend, for profiles and tests.
@@ -196,6 +203,7 @@ impl<B: Backend> Device for GpuDevice<B> {
         self.plan = Plan::default();
         let Some(shape) = self.shape() else { return self.submit() };
         self.plan = self.list.plan();
+        self.recorded_plan = self.plan;
         let prepared = self.backend.get_mut().prepare(&self.list)?;
         self.recorded.insert(shape, prepared);
         self.list.clear();

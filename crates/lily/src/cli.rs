@@ -38,6 +38,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Show a model: its shape, the memory that it needs, and how fast it can be
     Inspect(InspectArgs),
+    /// Measure this machine: prefill and decode at many lengths
+    Bench(BenchArgs),
     /// Read a model's raw output as a client would get it: reasoning, content, tool calls
     Parse(ParseArgs),
     /// Write a synthetic checkpoint of any size, for benchmarks
@@ -70,9 +72,9 @@ pub struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
 
-    /// Prompt tokens processed in one pass
-    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = parse_chunk)]
-    pub chunk: usize,
+    /// Prompt tokens processed in one pass [default: 512; 2048 on a GPU]
+    #[arg(long, value_name = "TOKENS", value_parser = parse_chunk)]
+    pub chunk: Option<usize>,
 
     /// Precision of activations where they meet quantised weights, on the CPU [default: i16]
     #[arg(long, value_enum)]
@@ -92,6 +94,12 @@ pub enum DeviceChoice {
     Auto,
     /// The processor: AVX-512, AVX2 or NEON, whatever it has
     Cpu,
+    /// An Apple GPU
+    Metal,
+    /// An NVIDIA GPU
+    Cuda,
+    /// The GPU kernels on the processor: slow, to test and debug them
+    Sim,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -237,6 +245,30 @@ pub struct InspectArgs {
     /// Show the full-size model's figures without its checkpoint
     #[arg(long, conflicts_with = "model")]
     pub full_size: bool,
+}
+
+#[derive(Args)]
+pub struct BenchArgs {
+    /// Prompt lengths in tokens
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_values_t = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072])]
+    pub lengths: Vec<usize>,
+    /// Tokens decoded after each prompt
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub decode: usize,
+    /// Measured rounds; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub rounds: usize,
+    /// Turn one technique off at a time, on a GPU
+    #[arg(long)]
+    pub ablate: bool,
+    /// Print launches and dependency levels of a decode step, on a GPU
+    #[arg(long)]
+    pub plan: bool,
+    /// Write the figures here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelArgs,
 }
 
 #[derive(Args)]

@@ -2,9 +2,11 @@
 //! joins checkpoint, text and engine for all of them.
 
 mod answer;
+mod bench;
 mod bundled;
 mod chat;
 mod cli;
+mod device;
 mod inspect;
 mod parse;
 mod pull;
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::serve(args),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Synth(args) => synth::synth(args),
+        Command::Bench(args) => bench::bench(&args),
         Command::Parse(args) => parse::parse(args),
         Command::Pull(args) => pull::pull(args),
         Command::Completions { shell } => print_completions(shell),

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use lily_cpu::{Activations, CpuDevice, CpuOptions};
 use lily_engine::{DiskOptions, Engine, Options, Sampling};
+use lily_gpu::GpuOptions;
 use lily_model::footprint::Footprint;
-use lily_model::{Capacity, Checkpoint, ModelConfig, PAGE_TOKENS, Runner, Weights};
+use lily_model::{Capacity, Checkpoint, Device, ModelConfig, PAGE_TOKENS, Runner, Weights};
 use lily_text::Text;
 
-use crate::cli::{ActivationsChoice, DeviceChoice, ModelArgs, SamplingArgs};
+use crate::cli::{ModelArgs, SamplingArgs};
+use crate::device::{self, Any, Kind, Opening, UseAny};
 use crate::source::{self, Source};
 
 /// A model, ready to answer.
@@ -44,23 +45,19 @@ pub fn start(args: &ModelArgs, limits: &Limits) -> anyhow::Result<Session> {
 
     let footprint = Footprint::new(&config, &weights);
     let context = context(args.context, &config, &footprint, limits.slots)?;
-    let capacity = Capacity {
+    let capacity = |kind: Kind| Capacity {
         slots: limits.slots,
         pages: limits.slots * context.div_ceil(PAGE_TOKENS) + limits.cache_bytes / footprint.page_bytes().max(1),
-        rows: args.chunk + limits.slots,
+        rows: chunk(args, kind) + limits.slots,
         logit_rows: limits.slots.max(8),
     };
-    let device = match args.device {
-        DeviceChoice::Auto | DeviceChoice::Cpu => CpuDevice::new(&config, &weights, capacity, cpu_options(args))?,
-    };
-    let runner = Runner::new(config, device)?;
     let disk = match limits.disk.clone() {
         Some((directory, bytes_max)) => Some(DiskOptions { directory, bytes_max, model: checkpoint.fingerprint()? }),
         None => None,
     };
-    let options =
-        Options { context, queue_max: limits.queue, chunk: args.chunk, cache_bytes: limits.cache_bytes, disk, ..Options::default() };
-    let engine = Engine::start(runner, options);
+    let options = Options { context, queue_max: limits.queue, cache_bytes: limits.cache_bytes, disk, ..Options::default() };
+    let opening = Opening { config: &config, weights: &weights, capacity: &capacity, gpu: GpuOptions::default() };
+    let engine = device::open(args, &opening, Any(Start { config: config.clone(), options, slots: limits.slots }))?;
     tracing::debug!(model = name, context, device = engine.device_name(), "ready");
     Ok(Session { name, text: Arc::new(text), engine })
 }
@@ -80,14 +77,28 @@ pub fn text(checkpoint: &Checkpoint, config: &ModelConfig) -> anyhow::Result<Tex
     )?)
 }
 
-fn cpu_options(args: &ModelArgs) -> CpuOptions {
-    let options = CpuOptions { threads: args.threads.map(usize::from), ..CpuOptions::default() };
-    match args.activations {
-        None => options,
-        Some(ActivationsChoice::F32) => options.with_activations(Activations::F32),
-        Some(ActivationsChoice::I16) => options.with_activations(Activations::I16),
-        Some(ActivationsChoice::I8) => options.with_activations(Activations::I8),
+/// Starts an engine on whichever device was opened.
+struct Start {
+    config: ModelConfig,
+    options: Options,
+    slots: usize,
+}
+
+impl UseAny for Start {
+    type Output = Engine;
+
+    fn any<D: Device<Buffer: Send> + 'static>(self, device: D) -> anyhow::Result<Engine> {
+        let chunk = device.capacity().rows - self.slots;
+        Ok(Engine::start(Runner::new(self.config, device)?, Options { chunk, ..self.options }))
     }
+}
+
+/// Prompt tokens of one pass: what keeps a GPU busy would keep a processor for seconds.
+pub fn chunk(args: &ModelArgs, kind: Kind) -> usize {
+    args.chunk.unwrap_or(match kind {
+        Kind::Processor => 512,
+        Kind::Gpu => 2048,
+    })
 }
 
 /// The context asked for; without a wish, the model's, halved until its keys and values fit in half of
