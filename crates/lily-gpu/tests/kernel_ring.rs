@@ -4,20 +4,13 @@
 
 mod rig;
 
-use lily_model::Capacity;
 use lily_testkit::generate::tiny_dims;
-use lily_testkit::reference::{AttentionDims, DeltaDims, ModelDims};
-use lily_testkit::ring::kernel::{ATTENTION_DIMS, CAPACITY, DELTA_DIMS, attention, delta, experts, model, nan, nano_heads, products, rows};
-use rig::Sim;
+use lily_testkit::reference::ModelDims;
+use lily_testkit::ring::kernel::{ATTENTION_DIMS, CAPACITY, DELTA_DIMS, attention, delta, experts, nano_heads, products, rows};
+use rig::{Sim, awkward};
 
 /// Rows on both sides of every border: vector kernels, tiles of 16, 32 and 64 rows.
 const ROWS: [usize; 9] = [1, 2, 3, 5, 8, 9, 33, 64, 130];
-
-/// Heads that the kernels cover and that are no powers of two: 6 query heads, 2 key heads, 48 value columns, odd taps.
-fn awkward() -> ModelDims {
-    let attention = AttentionDims { heads_q: 6, heads_kv: 2, head_dim: 32, rotary_dim: 8, rope_theta: 1e7 };
-    model(attention, DeltaDims { heads_k: 2, heads_v: 6, dim_k: 32, dim_v: 48, conv_width: 3 })
-}
 
 #[test]
 fn row_steps_match_the_reference() {

@@ -8,6 +8,8 @@ use lily_gpu::backend::sim::{SimBackend, SimOptions, Simulator, checked};
 use lily_gpu::{GpuDevice, GpuOptions};
 use lily_model::{Capacity, ModelConfig, ModelError, Weights};
 use lily_testkit::generate::Float;
+use lily_testkit::reference::{AttentionDims, DeltaDims, ModelDims};
+use lily_testkit::ring::kernel::model;
 use lily_testkit::ring::{Bound, Numerics, Subject, Tolerances};
 
 /// The simulator with these options.
@@ -63,6 +65,10 @@ impl Subject for Sim {
         TOLERANCES
     }
 
+    fn rounded_weights(&self) -> Option<(usize, Float)> {
+        ROUNDED_WEIGHTS
+    }
+
     fn open(&self, config: &ModelConfig, weights: &Weights, capacity: Capacity) -> Result<GpuDevice<SimBackend>, ModelError> {
         let backend = SimBackend::new(self.simulator(), self.sim.clone())?;
         GpuDevice::new(backend, config, weights, capacity, self.gpu)
@@ -72,6 +78,9 @@ impl Subject for Sim {
 /// With few rows everything is f32; with many, operands are stored as half, and the rings read them back as such. Keys
 /// and values are half always; tiles round queries to it as well.
 pub const NUMERICS: Numerics = Numerics::f32(Float::F16);
+
+/// Passes of more than eight rows go through tiles, which round dequantised weights to half.
+pub const ROUNDED_WEIGHTS: Option<(usize, Float)> = Some((9, Float::F16));
 
 /// Products on tiles round weights to half, 2^-12 of a value at most, and what they multiply that no buffer holds:
 /// experts' activations, queries, attention weights.
@@ -87,3 +96,9 @@ pub const TOLERANCES: Tolerances = Tolerances {
     layer_attention: Bound::Overall(5e-3),
     ..Tolerances::F32
 };
+
+/// Heads that the kernels cover and that are no powers of two: 6 query heads, 2 key heads, 48 value columns, odd taps.
+pub fn awkward() -> ModelDims {
+    let attention = AttentionDims { heads_q: 6, heads_kv: 2, head_dim: 32, rotary_dim: 8, rope_theta: 1e7 };
+    model(attention, DeltaDims { heads_k: 2, heads_v: 6, dim_k: 32, dim_v: 48, conv_width: 3 })
+}

@@ -59,8 +59,8 @@ fn check_routes<D: Device>(lab: &mut Lab<D>, name: &str, x: &[f64]) -> Routes {
     let found = lab.all(Which::Routes, rows);
     let weights = &lab.reference.layers[DELTA].moe;
     let x = round(lab.numerics.router, x);
-    let shared: Vec<f64> = weights.shared_gate.apply(&x).into_iter().map(reference::sigmoid).collect();
-    let routes = reference::route(&weights.router.apply(&x), &dims);
+    let shared: Vec<f64> = lab.weights(&weights.shared_gate, rows).apply(&x).into_iter().map(reference::sigmoid).collect();
+    let routes = reference::route(&lab.weights(&weights.router, rows).apply(&x), &dims);
     let tolerance = lab.tolerances.routes;
     for ((found, route), &gate) in found.chunks_exact(2 * per_row + 1).zip(&routes).zip(&shared) {
         let (experts, rest) = found.split_at(per_row);
