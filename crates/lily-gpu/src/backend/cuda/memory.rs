@@ -11,9 +11,9 @@ use crate::commands::{BufferId, View};
 
 /// Kept free for what the driver takes on its own: modules, graphs, local memory of the kernels.
 const RESERVE: usize = 512 << 20;
-/// Bytes that one thread copies at a time into pinned memory; more than that is shared among several.
-const COPY_SHARE: usize = 4 << 20;
-const COPY_THREADS_MAX: usize = 8;
+/// Bytes that are worth a thread of their own when they are copied from or into pinned memory.
+const COPY_SHARE: usize = 1 << 20;
+const COPY_THREADS_MAX: usize = 16;
 
 /// All buffers of a device.
 pub(super) struct Arena {
@@ -218,6 +218,9 @@ impl Ring {
 
     /// Reads from the device, waiting for all that is queued. The host copies one slot while the device fills another.
     pub fn read(&mut self, from: sys::CUdeviceptr, bytes: &mut [u8]) -> Result<(), ModelError> {
+        if bytes.len() <= self.slot_bytes {
+            return self.read_one(from, bytes);
+        }
         let slots = self.slots.len();
         let mut parts: Vec<&mut [u8]> = bytes.chunks_mut(self.slot_bytes).collect();
         for step in 0..parts.len() + slots {
@@ -236,6 +239,18 @@ impl Ring {
                 event.record()?;
             }
         }
+        Ok(())
+    }
+
+    /// What fits a slot, without an event: the shortest way to a few bytes.
+    fn read_one(&mut self, from: sys::CUdeviceptr, bytes: &mut [u8]) -> Result<(), ModelError> {
+        let slot = &mut self.slots[0].0;
+        // SAFETY: the source is inside a buffer, the slot is large enough, and the wait is right below.
+        let queued = unsafe { sys::cuMemcpyDtoHAsync_v2(slot.start.cast(), from, bytes.len(), self.driver.stream) };
+        check(queued, || format!("copying {} from the device", size(bytes.len())))?;
+        self.driver.wait()?;
+        // SAFETY: the device is done.
+        copy(bytes, unsafe { &slot.bytes()[..bytes.len()] });
         Ok(())
     }
 
