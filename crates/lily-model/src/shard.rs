@@ -79,6 +79,15 @@ impl Bytes {
         let range = 0..bytes.len();
         Bytes { shard: Arc::new(Shard::Owned(bytes.into())), range }
     }
+
+    /// The whole mapped file that these bytes are part of, from its first page on; `None` for bytes that are not mapped.
+    /// For devices that can use a mapping as it is.
+    pub fn mapping(&self) -> Option<&[u8]> {
+        match &*self.shard {
+            Shard::Mapped(map) => Some(map),
+            Shard::Static(_) | Shard::Owned(_) => None,
+        }
+    }
 }
 
 impl Deref for Bytes {

@@ -2,8 +2,11 @@
 
 #[cfg(all(feature = "cuda", any(target_os = "linux", target_os = "windows")))]
 pub mod cuda;
+#[cfg(target_os = "macos")]
+pub mod metal;
 #[cfg(all(feature = "sim", unix))]
 pub mod sim;
+pub mod tile_check;
 
 use lily_model::ModelError;
 
@@ -12,6 +15,14 @@ use crate::commands::{BufferId, CommandList, View};
 /// A recorded list that the backend has prepared for many runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prepared(pub u32);
+
+/// A launch with the time that it took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timed {
+    pub stage: &'static str,
+    pub kernel: &'static str,
+    pub microseconds: f32,
+}
 
 /// One device. Work is queued and runs in the order of the calls; [`Backend::read`] and [`Backend::wait`] wait for it.
 /// After an error of queued work the next waiting call reports it, once.
@@ -52,6 +63,22 @@ pub trait Backend: Send {
 
     /// Waits for all queued work, then copies to the host.
     fn read(&mut self, from: View, bytes: &mut [u8]) -> Result<(), ModelError>;
+
+    /// Runs a list once, one launch after the other, and says how long each took. Here by the host's clock, waiting
+    /// included; a device with timestamps does better.
+    fn profile(&mut self, list: &CommandList) -> Result<Vec<Timed>, ModelError> {
+        let mut timed = Vec::with_capacity(list.launches().len());
+        for launch in list.launches() {
+            let mut one = CommandList::new(false);
+            one.push(launch.clone());
+            let started = std::time::Instant::now();
+            self.run(&one)?;
+            self.wait()?;
+            let microseconds = started.elapsed().as_secs_f32() * 1e6;
+            timed.push(Timed { stage: launch.stage, kernel: launch.kernel, microseconds });
+        }
+        Ok(timed)
+    }
 
     /// Waits for all queued work.
     fn wait(&mut self) -> Result<(), ModelError>;

@@ -221,7 +221,7 @@ impl<B: Backend> GpuDevice<B> {
     /// its norms.
     fn start_step(&self) -> Option<bool> {
         let records = self.replays.is_none() && self.failed.is_none();
-        records.then(|| self.options.fused_chains && self.staged.rows <= FEW_ROWS)
+        records.then_some(self.options.fused_chains && self.staged.rows <= FEW_ROWS)
     }
 
     /// As kernels take it: whether the staged pass keeps inputs of products as half.
