@@ -169,7 +169,8 @@ impl Writer<'_> {
                 ")" => parentheses -= 1,
                 _ => {}
             }
-            let starts_statement = at == 0 || tokens[at - 1].ends_statement() || tokens[at - 1].text.is_empty();
+            // No place: an entry or an instance came before.
+            let starts_statement = self.place.is_none() || tokens[at - 1].ends_statement() || tokens[at - 1].text.is_empty();
             let constant = token.is("constant") && braces == 0 && parentheses == 0 && starts_statement;
             self.token(token, if constant { Some(self.constant(&tokens[at..])) } else { None });
             at += 1;
@@ -260,6 +261,7 @@ impl Writer<'_> {
                     Target::Sim => sim::array(&array.array),
                     Target::Cuda => cuda::array(&array.array),
                 });
+                self.place = Some(definition.body[at].place.clone());
                 at = array.end;
             } else {
                 self.token(&definition.body[at], None);

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use super::Simulator;
 use super::api::Api;
@@ -25,6 +26,9 @@ pub fn load(cache: &Path) -> Result<Simulator, String> {
 /// # Errors
 /// What the translator, the compiler or the loader says.
 pub fn load_files(files: &[String], read: Read, checked: bool, cache: &Path) -> Result<Simulator, String> {
+    // One at a time: tests of one process that want the same kernels would all compile them.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _held = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let compiler = Compiler { program: env!("LILY_CXX").into(), arguments: Vec::new() };
     let build = Build { compiler: &compiler, runtime: &folder("sim"), kernels: &folder("../../kernels"), checked, folder: cache };
     let objects = build.objects(files, read)?;
