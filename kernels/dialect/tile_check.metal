@@ -1,19 +1,20 @@
 #include "dialect/metal.h"
 
+constant uint LD = 40;   // row stride in threadgroup memory
+
 struct TileCheckArgs {
   uint rows;   // of out that are wanted, 32 at most
 };
 
 // tile_check: every word for tiles and copies, on numbers so small that all sums are exact.
 // Math     out = diag(scale) (a b^T) + a c, then rounded to half by pairs in `packed`.
-// Layout   a [32, 32], b [24, 32] and c [32, 24] f16, rows of `ld` 40; scale [32]; out [32, 24] f32; packed [32, 12].
+// Layout   a [32, 32], b [24, 32] and c [32, 24] f16; scale [32]; out [32, 24] f32; packed [32, 12].
 // Work     one simdgroup. The host runs it once before it trusts the device's tiles; see crates/lily-gpu/src/backend/metal.
 // Numerics whole numbers below 256 go in: f16 holds them, and f32 every sum.
 kernel void tile_check(device const half *a [[buffer(0)]], device const half *b [[buffer(1)]],
                        device const half *c [[buffer(2)]], device const float *scale [[buffer(3)]],
                        device float *out [[buffer(4)]], device uint *packed [[buffer(5)]],
                        constant TileCheckArgs &args [[buffer(6)]], uint lane [[thread_index_in_simdgroup]]) {
-  constexpr uint LD = 40;
   threadgroup half left[32 * LD];
   threadgroup half right[24 * LD];
   threadgroup half across[32 * LD];

@@ -2,6 +2,8 @@
 //!
 //! The checks are in `lily_testkit::ring::kernel`; here are the cases.
 
+#![cfg(all(feature = "sim", unix))]
+
 mod rig;
 
 use lily_testkit::generate::tiny_dims;

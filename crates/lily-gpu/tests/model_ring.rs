@@ -2,6 +2,8 @@
 //!
 //! `cargo test -p lily-gpu --test model_ring -- --nocapture` prints what was measured.
 
+#![cfg(all(feature = "sim", unix))]
+
 mod rig;
 
 use lily_testkit::golden::TINY;
