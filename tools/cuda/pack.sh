@@ -5,7 +5,7 @@
 #     tools/cuda/pack.sh [CARGO ARGUMENTS]      default: the tests of the CUDA backend
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || set -- -p lily-gpu --test cuda --test cuda_words --test cuda_fault --test cuda_figures
+[ $# -gt 0 ] || set -- -p lily-gpu --test cuda --test cuda_words --test cuda_fault --test cuda_figures --test cuda_ring
 out=target/cuda-tests
 rm -rf "$out"
 mkdir -p "$out"

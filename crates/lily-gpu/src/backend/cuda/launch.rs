@@ -13,6 +13,7 @@ use lily_model::ModelError;
 use super::driver::{Driver, check, fault};
 use super::kernels::{Function, Kernels, Takes};
 use super::memory::{Arena, Event};
+use crate::backend::Timed;
 use crate::commands::{ARGS_MAX, CommandList, Launch};
 
 /// What a launch needs to become a call: kernels and addresses.
@@ -139,16 +140,9 @@ pub(super) fn graph(list: &CommandList, launcher: &Launcher, driver: &Arc<Driver
     draft.finish(driver, nodes.len())
 }
 
-/// A launch with the time that it took.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Timed {
-    pub stage: &'static str,
-    pub kernel: &'static str,
-    pub microseconds: f32,
-}
-
 /// Runs the list once, one launch after the other, with a clock event between any two: by a graph, so that the host's
-/// time to queue them is not in the times. The events themselves are: about a microsecond each.
+/// time to queue them is not in the times. The events' own is: 3.3 us for a launch that takes 0.7 in a graph without
+/// them, on an H200.
 pub(super) fn profile(list: &CommandList, launcher: &Launcher, driver: &Arc<Driver>) -> Result<Vec<Timed>, ModelError> {
     let mut draft = Draft::new()?;
     let events = (0..=list.launches().len()).map(|_| Event::new(driver, true)).collect::<Result<Vec<_>, _>>()?;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use cudarc::driver::sys;
 use lily_model::{Bytes, ModelError};
 
-use super::{Backend, Prepared};
+use super::{Backend, Prepared, Timed};
 use crate::commands::{BufferId, CommandList, View};
 use crate::sources;
 use driver::{Driver, check};
@@ -23,8 +23,6 @@ use kernels::{Folder, Kernels, Workshop};
 use launch::{Graph, Launcher};
 use memory::{Arena, Ring};
 use nvrtc::Nvrtc;
-
-pub use launch::Timed;
 
 /// Views start at multiples of this, as vectors and asynchronous copies need.
 const ALIGNMENT: usize = 256;
@@ -101,12 +99,6 @@ impl CudaBackend {
             options,
             driver,
         })
-    }
-
-    /// Runs a list once, serially, and says how long each launch took. Waits for it.
-    pub fn profile(&mut self, list: &CommandList) -> Result<Vec<Timed>, ModelError> {
-        self.wait()?;
-        launch::profile(list, &self.launcher(), &self.driver)
     }
 
     fn launcher(&self) -> Launcher<'_> {
@@ -240,6 +232,12 @@ impl Backend for CudaBackend {
         self.driver.enter()?;
         let address = self.arena.address(View { bytes: bytes.len(), ..from })?;
         self.reads.read(address, bytes)
+    }
+
+    fn profile(&mut self, list: &CommandList) -> Result<Vec<Timed>, ModelError> {
+        self.imports = None;
+        self.wait()?;
+        launch::profile(list, &self.launcher(), &self.driver)
     }
 
     fn wait(&mut self) -> Result<(), ModelError> {
