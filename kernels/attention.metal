@@ -82,7 +82,7 @@ struct DecodeArgs {
 // attn_decode: one row's queries over one part of its context.
 // Math     part = sum exp(q k - top) v, top, sum exp(q k - top)
 // Layout   projected, kv as attn_prepare left them; parts [rows, heads_q, splits, D + 2] f32: values, top, sum.
-// Work     PACK query heads that share a key head read each of its rows once. A simdgroup takes every fourth position;
+// Work     PACK query heads that share a key head read each of its rows once. A simdgroup takes four positions at a time;
 //          COALESCED: its lanes stripe the row, 16 bytes each where D is 256; else a lane reads a whole row, as the
 //          comparison. Parts are a fixed share of the context, or, from some length on, fixed blocks of positions.
 //          Grid: (parts, heads_q / PACK, rows), four simdgroups.
@@ -114,21 +114,28 @@ kernel void attn_decode(device const float *projected [[buffer(0)]], device cons
     }
   }
   if (COALESCED) {
-    for (uint t = begin + simdgroup_at; t < end; t += 4) {
-      device const half *key =
-          kv + page_keys(table[t / PAGE_TOKENS], args.layer, args.layers, head_kv, args.heads_kv, D) + t % PAGE_TOKENS * D + lane * WIDE;
-      device const half *value = key + PAGE_TOKENS * D;
-      float k[WIDE], v[WIDE];
-      load_row<WIDE>(key, k);
-      load_row<WIDE>(value, v);
+    for (uint first = begin + simdgroup_at * 4; first < end; first += 16) {
+      float k[4][WIDE], v[4][WIDE];
+      for (uint j = 0; j < 4; ++j) {
+        uint t = min(first + j, end - 1);
+        device const half *key =
+            kv + page_keys(table[t / PAGE_TOKENS], args.layer, args.layers, head_kv, args.heads_kv, D) + t % PAGE_TOKENS * D + lane * WIDE;
+        load_row<WIDE>(key, k[j]);
+        load_row<WIDE>(key + PAGE_TOKENS * D, v[j]);
+      }
       for (uint h = 0; h < PACK; ++h) {
-        float score = 0.0f;
-        for (uint i = 0; i < WIDE; ++i) score += q[h][i] * k[i];
+        float4 score = float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (uint i = 0; i < WIDE; ++i) score += float4(k[0][i], k[1][i], k[2][i], k[3][i]) * q[h][i];
         score = simd_sum(score);
-        float peak = max(top[h], score), shrink = exp(top[h] - peak), weight = exp(score - peak);
+        if (first + 1 >= end) score.y = -INFINITY;
+        if (first + 2 >= end) score.z = -INFINITY;
+        if (first + 3 >= end) score.w = -INFINITY;
+        float peak = max(max(top[h], max(score.x, score.y)), max(score.z, score.w)), shrink = exp(top[h] - peak);
+        float4 weight = float4(exp(score.x - peak), exp(score.y - peak), exp(score.z - peak), exp(score.w - peak));
         top[h] = peak;
-        total[h] = total[h] * shrink + weight;
-        for (uint i = 0; i < WIDE; ++i) acc[h][i] = acc[h][i] * shrink + weight * v[i];
+        total[h] = total[h] * shrink + ((weight.x + weight.y) + (weight.z + weight.w));
+        for (uint i = 0; i < WIDE; ++i)
+          acc[h][i] = acc[h][i] * shrink + ((weight.x * v[0][i] + weight.y * v[1][i]) + (weight.z * v[2][i] + weight.w * v[3][i]));
       }
     }
   } else {
@@ -199,6 +206,8 @@ LY_KERNEL(attn_decode_256_4, attn_decode<256, 4, true>)
 LY_KERNEL(attn_decode_strided_256_1, attn_decode<256, 1, false>)
 LY_KERNEL(attn_decode_strided_256_4, attn_decode<256, 4, false>)
 
+constant uint PARTS_MAX = 1024;   // of a context; policy.rs says the same
+
 struct CombinePartsArgs { uint heads_q, head_dim, splits, block_tokens, stride, mixed_stride; };
 
 // attn_combine: the parts of a row's context together, times the gate.
@@ -209,19 +218,25 @@ kernel void attn_combine(device const float *parts [[buffer(0)]], device const f
                          device const uint4 *rows [[buffer(2)]], device float *mixed [[buffer(3)]],
                          constant CombinePartsArgs &args [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
                          uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
-                         uint simdgroups [[simdgroups_per_threadgroup]]) {
+                         uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
   uint head = group.x, row = group.y, dim = args.head_dim, context = rows[row].y + 1;
   uint size = args.block_tokens == 0 ? (context + args.splits - 1) / args.splits : args.block_tokens;
   uint used = min((context + size - 1) / size, args.splits);
   device const float *from = parts + (row * args.heads_q + head) * args.splits * (dim + 2);
+  threadgroup float share[PARTS_MAX];
   float top = -INFINITY, sum = 0.0f;
   for (uint p = lane; p < used; p += 32) top = max(top, from[p * (dim + 2) + dim]);
   top = simd_max(top);
-  for (uint p = lane; p < used; p += 32) sum += from[p * (dim + 2) + dim + 1] * exp(from[p * (dim + 2) + dim] - top);
+  for (uint p = lane; p < used; p += 32) {
+    float weight = exp(from[p * (dim + 2) + dim] - top);
+    sum += from[p * (dim + 2) + dim + 1] * weight;
+    if (simdgroup_at == 0) share[p] = weight;
+  }
   sum = simd_sum(sum);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint i = thread_at; i < dim; i += simdgroups * 32) {
     float value = 0.0f;
-    for (uint p = 0; p < used; ++p) value += from[p * (dim + 2) + i] * exp(from[p * (dim + 2) + dim] - top);
+    for (uint p = 0; p < used; ++p) value += from[p * (dim + 2) + i] * share[p];
     float gate = projected[row * args.stride + head * 2 * dim + dim + i];
     mixed[row * args.mixed_stride + head * dim + i] = value / sum / (1.0f + exp(-gate));
   }

@@ -8,7 +8,7 @@
 // Math     y = silu(conv(qkv)); q, k = l2 norm; d = beta (v - decay S k); S <- decay S + d k^T; o = S q
 //          mixed = rms(o) * gain * silu(z)
 // Layout   projected [rows, stride] f32: qkv | z | b | a; ring, memory see lib/delta.h; mixed [rows, mixed_stride] operands.
-// Work     lanes stripe dim_k, a simdgroup takes every simdgroups-th column (dim_v row of the memory): S is read once and
+// Work     lanes stripe dim_k, a simdgroup takes four columns (dim_v rows of the memory) at a time: S is read once and
 //          written once. o = decay (S q) + d (k q), so that both products with the old S are summed together.
 //          Grid: (value heads, rows).
 // Numerics f32 throughout, one rounding at the end. Bound by state bytes.
@@ -30,6 +30,11 @@ kernel void delta_step(device const float *projected [[buffer(0)]], device const
   uint channels = 2 * args.heads_k * DK + args.heads_v * args.dim_v;
   device const float *from = projected + row * args.stride;
   device float *past = ring + (slot * args.layers + args.layer) * width * channels;
+  // The first columns of the memory are on their way while the rest is made ready.
+  device float *columns = memory + ((slot * args.layers + args.layer) * args.heads_v + head) * args.dim_v * DK + lane * PER_LANE;
+  float s[4][PER_LANE];
+  for (uint c = 0; c < 4; ++c)
+    for (uint i = 0; i < PER_LANE; ++i) s[c][i] = columns[(min(simdgroup_at * 4, args.dim_v - 4) + c) * DK + i];
   for (uint i = thread_at; i < 2 * DK + args.dim_v; i += simdgroups * 32) {
     uint channel = head_k * DK + i;
     if (i >= DK) channel += (args.heads_k - 1) * DK;
@@ -64,18 +69,24 @@ kernel void delta_step(device const float *projected [[buffer(0)]], device const
   float beta = write_strength(from[gates + head]);
   float decay = state_decay(from[gates + args.heads_v + head], decay_rate[head], dt_bias[head]);
 
-  device float *columns = memory + ((slot * args.layers + args.layer) * args.heads_v + head) * args.dim_v * DK + lane * PER_LANE;
-  for (uint column = simdgroup_at; column < args.dim_v; column += simdgroups) {
-    float s[PER_LANE];
-    float2 products = float2(0.0f, 0.0f);
+  for (uint column = simdgroup_at * 4; column < args.dim_v; column += simdgroups * 4) {
+    float4 s_k = float4(0.0f, 0.0f, 0.0f, 0.0f), s_q = float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (uint i = 0; i < PER_LANE; ++i) {
-      s[i] = columns[column * DK + i];
-      products += float2(s[i] * k[i], s[i] * q[i]);
+      float4 here = float4(s[0][i], s[1][i], s[2][i], s[3][i]);
+      s_k += here * k[i];
+      s_q += here * q[i];
     }
-    products = simd_sum(products);
-    float d = (value[column] - decay * products.x) * beta;
-    for (uint i = 0; i < PER_LANE; ++i) columns[column * DK + i] = decay * s[i] + d * k[i];
-    if (lane == 0) reads[column] = decay * products.y + d * k_q;
+    s_k = simd_sum(s_k);
+    s_q = simd_sum(s_q);
+    float4 d = (float4(value[column], value[column + 1], value[column + 2], value[column + 3]) - s_k * decay) * beta;
+    float4 read = s_q * decay + d * k_q;
+    float written[4] = {d.x, d.y, d.z, d.w}, made[4] = {read.x, read.y, read.z, read.w};
+    uint following = min(column + simdgroups * 4, args.dim_v - 4);
+    for (uint c = 0; c < 4; ++c) {
+      for (uint i = 0; i < PER_LANE; ++i) columns[(column + c) * DK + i] = decay * s[c][i] + written[c] * k[i];
+      for (uint i = 0; i < PER_LANE; ++i) s[c][i] = columns[(following + c) * DK + i];
+      if (lane == c) reads[column + c] = made[c];
+    }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 

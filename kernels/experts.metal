@@ -1,5 +1,5 @@
 #include "dialect/metal.h"
-#include "lib/quantised.h"
+#include "lib/vector.h"
 #include "lib/chain.h"
 #include "lib/top_k.h"
 
@@ -14,44 +14,15 @@ struct ExpertArgs {
   float eps;
 };
 
-// Two dot products with one row of activations: rows `a` and `b` of one matrix each.
-template <uint BITS>
-inline float2 dot_rows(device const uint *codes_a, device const bfloat *scales_a, device const bfloat *biases_a, uint a,
-                       device const uint *codes_b, device const bfloat *scales_b, device const bfloat *biases_b, uint b,
-                       device const float *x, uint cols, uint group_shift, uint lane) {
-  uint units = cols / 8, groups = units >> group_shift;
-  float sum_a = 0.0f, sum_b = 0.0f;
-  for (uint unit = lane; unit < units; unit += 32) {
-    float value[8], code_a[8], code_b[8], total = 0.0f, dot_a = 0.0f, dot_b = 0.0f;
-    unit_activations(x + unit * 8, value);
-    unit_codes<BITS>(codes_a + (a * units + unit) * (BITS / 4), code_a);
-    unit_codes<BITS>(codes_b + (b * units + unit) * (BITS / 4), code_b);
-    for (uint i = 0; i < 8; ++i) {
-      total += value[i];
-      dot_a += code_a[i] * value[i];
-      dot_b += code_b[i] * value[i];
-    }
-    if (BITS < 16) {
-      uint at_a = a * groups + (unit >> group_shift), at_b = b * groups + (unit >> group_shift);
-      sum_a += float(scales_a[at_a]) * dot_a + float(biases_a[at_a]) * total;
-      sum_b += float(scales_b[at_b]) * dot_b + float(biases_b[at_b]) * total;
-    } else {
-      sum_a += dot_a;
-      sum_b += dot_b;
-    }
-  }
-  return float2(sum_a, sum_b);
-}
-
 // experts_gate_up: gate and up projections and SwiGLU of the chosen experts and the shared one.
 // Math     hidden[choice] = silu(gate_e x) * (up_e x)
 // Layout   x [rows, cols] f32; logits [rows, experts + 1] f32; routes see route.metal;
 //          hidden [rows, per_token * width + shared_width] f32.
-// Work     a simdgroup makes two values of a choice: four weight rows. With ROUTES the first simdgroup finds the row's
+// Work     a simdgroup makes two values of a choice: four weight rows, see lib/vector.h. With ROUTES the first simdgroup finds the row's
 //          top-k from the logits, in every threadgroup, and one threadgroup of the row writes the routes: the level that
 //          moe_top_k would take is saved. Grid: (column tiles, choices, rows).
 // Numerics as project. Bound by weight bytes.
-template <uint BITS, bool ROUTES>
+template <uint BITS, uint PL, bool ROUTES>
 kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device const bfloat *gate_scales [[buffer(1)]],
                             device const bfloat *gate_biases [[buffer(2)]], device const uint *up_codes [[buffer(3)]],
                             device const bfloat *up_scales [[buffer(4)]], device const bfloat *up_biases [[buffer(5)]],
@@ -61,8 +32,9 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
                             device const float *x [[buffer(12)]], device const float *sums [[buffer(13)]],
                             device const float *logits [[buffer(14)]], device uint *routes [[buffer(15)]],
                             device float *hidden [[buffer(16)]], constant ExpertArgs &args [[buffer(17)]],
-                            uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
-                            uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
+                            uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
+                            uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
+  threadgroup float staged[STAGE_VALUES / PL * (PL + 4)];
   threadgroup uint chosen[32];
   uint row = group.z, choice = group.y, k = args.per_token;
   device uint *route = routes + row * (2 * k + 1);
@@ -90,30 +62,63 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
     }
   }
   float factor = chain_scale(sums, row, args.parts, args.cols, args.eps, lane);
-  uint width = choice < k ? args.width : args.shared_width, first = (group.x * simdgroups + simdgroup_at) * 2;
-  device const float *from = x + row * args.cols;
-  device float *to = hidden + row * (k * args.width + args.shared_width) + choice * args.width;
-  for (uint column = first; column < first + 2; ++column) {
-    uint inside = min(column, width - 1);
-    float2 sum;
-    if (choice < k) {
-      sum = dot_rows<BITS>(gate_codes, gate_scales, gate_biases, args.gate_first + expert * args.gate_stride + inside,
-                           up_codes, up_scales, up_biases, args.up_first + expert * args.up_stride + inside, from, args.cols,
-                           args.group_shift, lane);
-    } else {
-      sum = dot_rows<BITS>(shared_gate_codes, shared_gate_scales, shared_gate_biases, inside, shared_up_codes, shared_up_scales,
-                           shared_up_biases, inside, from, args.cols, args.group_shift, lane);
+  bool routed = choice < k;
+  uint width = routed ? args.width : args.shared_width, first = (group.x * simdgroups + simdgroup_at) * 2;
+  uint a = min(first, width - 1), b = min(first + 1, width - 1);
+  uint gate_row = routed ? args.gate_first + expert * args.gate_stride : 0;
+  uint up_row = routed ? args.up_first + expert * args.up_stride : 0;
+  device const uint *gates = routed ? gate_codes : shared_gate_codes;
+  device const bfloat *gates_scales = routed ? gate_scales : shared_gate_scales;
+  device const bfloat *gates_biases = routed ? gate_biases : shared_gate_biases;
+  device const uint *ups = routed ? up_codes : shared_up_codes;
+  device const bfloat *ups_scales = routed ? up_scales : shared_up_scales;
+  device const bfloat *ups_biases = routed ? up_biases : shared_up_biases;
+  float gate[2] = {0.0f, 0.0f}, up[2] = {0.0f, 0.0f};
+  for (uint base = 0; base < args.cols; base += STAGE_VALUES) {
+    if (base > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
+    stage_rows<PL, 1>(staged, x, args.cols, row, row + 1, base, args.cols, thread_at, simdgroups * 32);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint slice = 0; slice < STAGE_VALUES / (32 * PL); ++slice) {
+      uint chunk = slice * 32 + lane, at = base + chunk * PL;
+      if (at < args.cols) {
+        LaneWeights<BITS, PL> w[4] = {
+            lane_weights<BITS, PL>(gates, gates_scales, gates_biases, gate_row + a, at, args.cols, args.group_shift),
+            lane_weights<BITS, PL>(gates, gates_scales, gates_biases, gate_row + b, at, args.cols, args.group_shift),
+            lane_weights<BITS, PL>(ups, ups_scales, ups_biases, up_row + a, at, args.cols, args.group_shift),
+            lane_weights<BITS, PL>(ups, ups_scales, ups_biases, up_row + b, at, args.cols, args.group_shift)};
+        float values[PL];
+        float total = lane_values<BITS, PL>(staged + chunk * (PL + 4), values);
+        gate[0] += lane_dot<BITS, PL>(w[0], values, total);
+        gate[1] += lane_dot<BITS, PL>(w[1], values, total);
+        up[0] += lane_dot<BITS, PL>(w[2], values, total);
+        up[1] += lane_dot<BITS, PL>(w[3], values, total);
+      }
     }
-    float gate = simd_sum(sum.x) * factor, up = simd_sum(sum.y) * factor;
-    if (lane == 0 && column < width) to[column] = gate / (1.0f + exp(-gate)) * up;
+  }
+  device float *to = hidden + row * (k * args.width + args.shared_width) + choice * args.width;
+  for (uint i = 0; i < 2; ++i) {
+    float g = simd_sum(gate[i]) * factor, u = simd_sum(up[i]) * factor;
+    if (lane == i && first + i < width) to[first + i] = g / (1.0f + exp(-g)) * u;
   }
 }
-LY_KERNEL(experts_gate_up_q4, experts_gate_up<4, false>)
-LY_KERNEL(experts_gate_up_q8, experts_gate_up<8, false>)
-LY_KERNEL(experts_gate_up_b16, experts_gate_up<16, false>)
-LY_KERNEL(experts_gate_up_routes_q4, experts_gate_up<4, true>)
-LY_KERNEL(experts_gate_up_routes_q8, experts_gate_up<8, true>)
-LY_KERNEL(experts_gate_up_routes_b16, experts_gate_up<16, true>)
+LY_KERNEL(experts_gate_up_q4_32, experts_gate_up<4, 32, false>)
+LY_KERNEL(experts_gate_up_q4_16, experts_gate_up<4, 16, false>)
+LY_KERNEL(experts_gate_up_q4_8, experts_gate_up<4, 8, false>)
+LY_KERNEL(experts_gate_up_q8_32, experts_gate_up<8, 32, false>)
+LY_KERNEL(experts_gate_up_q8_16, experts_gate_up<8, 16, false>)
+LY_KERNEL(experts_gate_up_q8_8, experts_gate_up<8, 8, false>)
+LY_KERNEL(experts_gate_up_b16_32, experts_gate_up<16, 32, false>)
+LY_KERNEL(experts_gate_up_b16_16, experts_gate_up<16, 16, false>)
+LY_KERNEL(experts_gate_up_b16_8, experts_gate_up<16, 8, false>)
+LY_KERNEL(experts_gate_up_routes_q4_32, experts_gate_up<4, 32, true>)
+LY_KERNEL(experts_gate_up_routes_q4_16, experts_gate_up<4, 16, true>)
+LY_KERNEL(experts_gate_up_routes_q4_8, experts_gate_up<4, 8, true>)
+LY_KERNEL(experts_gate_up_routes_q8_32, experts_gate_up<8, 32, true>)
+LY_KERNEL(experts_gate_up_routes_q8_16, experts_gate_up<8, 16, true>)
+LY_KERNEL(experts_gate_up_routes_q8_8, experts_gate_up<8, 8, true>)
+LY_KERNEL(experts_gate_up_routes_b16_32, experts_gate_up<16, 32, true>)
+LY_KERNEL(experts_gate_up_routes_b16_16, experts_gate_up<16, 16, true>)
+LY_KERNEL(experts_gate_up_routes_b16_8, experts_gate_up<16, 8, true>)
 
 struct DownArgs {
   uint group_shift, shared_group_shift, per_token, hidden, width, shared_width, stride, first;
@@ -122,9 +127,9 @@ struct DownArgs {
 // experts_down: down projections, weighted sum, shared expert and residual in one.
 // Math     residual += sum_j weight_j (down_e hidden_j) + shared_gate * (down_shared hidden_shared)
 // Layout   as experts_gate_up; residual [rows, hidden] f32; next, sums see lib/chain.h.
-// Work     a simdgroup makes two values of a row, through all choices. Grid: (column tiles, rows).
+// Work     a simdgroup makes one value of a row, through all choices. Grid: (column tiles, rows).
 // Numerics as project. Bound by weight bytes.
-template <uint BITS, bool CHAIN>
+template <uint BITS, uint PL, uint SHARED_PL, bool CHAIN>
 kernel void experts_down(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
                          device const bfloat *biases [[buffer(2)]], device const uint *shared_codes [[buffer(3)]],
                          device const bfloat *shared_scales [[buffer(4)]], device const bfloat *shared_biases [[buffer(5)]],
@@ -135,35 +140,54 @@ kernel void experts_down(device const uint *codes [[buffer(0)]], device const bf
                          uint3 grid [[threadgroups_per_grid]], uint thread_at [[thread_index_in_threadgroup]],
                          uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                          uint simdgroups [[simdgroups_per_threadgroup]]) {
+  // Room for whole choices: inputs of as many as fit are staged together.
+  threadgroup float staged[STAGE_VALUES / 8 * 12];
   threadgroup float squares[32];
-  uint row = group.y, k = args.per_token, first = (group.x * simdgroups + simdgroup_at) * 2;
-  uint a = min(first, args.hidden - 1), b = min(first + 1, args.hidden - 1);
+  uint row = group.y, k = args.per_token, output_at = group.x * simdgroups + simdgroup_at, weight_row = min(output_at, args.hidden - 1);
   device const uint *route = routes + row * (2 * k + 1);
   device const float *from = x + row * (k * args.width + args.shared_width);
-  float2 sum = float2(0.0f, 0.0f);
-  for (uint choice = 0; choice < k; ++choice) {
-    uint base = args.first + route[choice] * args.stride;
-    float2 one = dot_rows<BITS>(codes, scales, biases, base + a, codes, scales, biases, base + b, from + choice * args.width,
-                                args.width, args.group_shift, lane);
-    sum += one * as_type<float>(route[k + choice]);
-  }
-  float2 one = dot_rows<BITS>(shared_codes, shared_scales, shared_biases, a, shared_codes, shared_scales, shared_biases, b,
-                              from + k * args.width, args.shared_width, args.shared_group_shift, lane);
-  sum += one * as_type<float>(route[2 * k]);
-  sum = simd_sum(sum);
-  float square = 0.0f;
-  if (lane < 2 && first + lane < args.hidden) {
-    uint at = row * args.hidden + first + lane;
-    float value = residual[at] + (lane == 0 ? sum.x : sum.y);
-    residual[at] = value;
-    if (CHAIN) {
-      next[at] = value * gain[first + lane];
-      square = value * value;
+  uint together = STAGE_VALUES / args.width;
+  float sum = 0.0f;
+  for (uint first = 0; first < k; first += together) {
+    uint count = min(together, k - first);
+    if (first > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
+    stage_rows<PL, 1>(staged, from + first * args.width, 0, 0, 1, 0, count * args.width, thread_at, simdgroups * 32);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = 0; i < count; ++i) {
+      float weight = as_type<float>(route[k + first + i]);
+      uint expert_row = args.first + route[first + i] * args.stride + weight_row;
+      for (uint at = lane * PL; at < args.width; at += 32 * PL) {
+        LaneWeights<BITS, PL> w = lane_weights<BITS, PL>(codes, scales, biases, expert_row, at, args.width, args.group_shift);
+        float values[PL];
+        float total = lane_values<BITS, PL>(staged + (i * args.width + at) / PL * (PL + 4), values);
+        sum += weight * lane_dot<BITS, PL>(w, values, total);
+      }
     }
   }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  stage_rows<SHARED_PL, 1>(staged, from + k * args.width, 0, 0, 1, 0, args.shared_width, thread_at, simdgroups * 32);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float shared_weight = as_type<float>(route[2 * k]);
+  for (uint at = lane * SHARED_PL; at < args.shared_width; at += 32 * SHARED_PL) {
+    LaneWeights<BITS, SHARED_PL> w =
+        lane_weights<BITS, SHARED_PL>(shared_codes, shared_scales, shared_biases, weight_row, at, args.shared_width, args.shared_group_shift);
+    float values[SHARED_PL];
+    float total = lane_values<BITS, SHARED_PL>(staged + at / SHARED_PL * (SHARED_PL + 4), values);
+    sum += shared_weight * lane_dot<BITS, SHARED_PL>(w, values, total);
+  }
+  sum = simd_sum(sum);
+  if (lane == 0) {
+    float square = 0.0f;
+    if (output_at < args.hidden) {
+      uint at = row * args.hidden + output_at;
+      float value = residual[at] + sum;
+      residual[at] = value;
+      if (CHAIN) next[at] = value * gain[output_at];
+      square = value * value;
+    }
+    if (CHAIN) squares[simdgroup_at] = square;
+  }
   if (CHAIN) {
-    square = simd_sum(square);
-    if (lane == 0) squares[simdgroup_at] = square;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (thread_at == 0) {
       float total = 0.0f;
@@ -172,9 +196,57 @@ kernel void experts_down(device const uint *codes [[buffer(0)]], device const bf
     }
   }
 }
-LY_KERNEL(experts_down_q4, experts_down<4, false>)
-LY_KERNEL(experts_down_q8, experts_down<8, false>)
-LY_KERNEL(experts_down_b16, experts_down<16, false>)
-LY_KERNEL(experts_down_chain_q4, experts_down<4, true>)
-LY_KERNEL(experts_down_chain_q8, experts_down<8, true>)
-LY_KERNEL(experts_down_chain_b16, experts_down<16, true>)
+LY_KERNEL(experts_down_q4_32_32, experts_down<4, 32, 32, false>)
+LY_KERNEL(experts_down_q4_32_16, experts_down<4, 32, 16, false>)
+LY_KERNEL(experts_down_q4_32_8, experts_down<4, 32, 8, false>)
+LY_KERNEL(experts_down_q4_16_32, experts_down<4, 16, 32, false>)
+LY_KERNEL(experts_down_q4_16_16, experts_down<4, 16, 16, false>)
+LY_KERNEL(experts_down_q4_16_8, experts_down<4, 16, 8, false>)
+LY_KERNEL(experts_down_q4_8_32, experts_down<4, 8, 32, false>)
+LY_KERNEL(experts_down_q4_8_16, experts_down<4, 8, 16, false>)
+LY_KERNEL(experts_down_q4_8_8, experts_down<4, 8, 8, false>)
+LY_KERNEL(experts_down_q8_32_32, experts_down<8, 32, 32, false>)
+LY_KERNEL(experts_down_q8_32_16, experts_down<8, 32, 16, false>)
+LY_KERNEL(experts_down_q8_32_8, experts_down<8, 32, 8, false>)
+LY_KERNEL(experts_down_q8_16_32, experts_down<8, 16, 32, false>)
+LY_KERNEL(experts_down_q8_16_16, experts_down<8, 16, 16, false>)
+LY_KERNEL(experts_down_q8_16_8, experts_down<8, 16, 8, false>)
+LY_KERNEL(experts_down_q8_8_32, experts_down<8, 8, 32, false>)
+LY_KERNEL(experts_down_q8_8_16, experts_down<8, 8, 16, false>)
+LY_KERNEL(experts_down_q8_8_8, experts_down<8, 8, 8, false>)
+LY_KERNEL(experts_down_b16_32_32, experts_down<16, 32, 32, false>)
+LY_KERNEL(experts_down_b16_32_16, experts_down<16, 32, 16, false>)
+LY_KERNEL(experts_down_b16_32_8, experts_down<16, 32, 8, false>)
+LY_KERNEL(experts_down_b16_16_32, experts_down<16, 16, 32, false>)
+LY_KERNEL(experts_down_b16_16_16, experts_down<16, 16, 16, false>)
+LY_KERNEL(experts_down_b16_16_8, experts_down<16, 16, 8, false>)
+LY_KERNEL(experts_down_b16_8_32, experts_down<16, 8, 32, false>)
+LY_KERNEL(experts_down_b16_8_16, experts_down<16, 8, 16, false>)
+LY_KERNEL(experts_down_b16_8_8, experts_down<16, 8, 8, false>)
+LY_KERNEL(experts_down_chain_q4_32_32, experts_down<4, 32, 32, true>)
+LY_KERNEL(experts_down_chain_q4_32_16, experts_down<4, 32, 16, true>)
+LY_KERNEL(experts_down_chain_q4_32_8, experts_down<4, 32, 8, true>)
+LY_KERNEL(experts_down_chain_q4_16_32, experts_down<4, 16, 32, true>)
+LY_KERNEL(experts_down_chain_q4_16_16, experts_down<4, 16, 16, true>)
+LY_KERNEL(experts_down_chain_q4_16_8, experts_down<4, 16, 8, true>)
+LY_KERNEL(experts_down_chain_q4_8_32, experts_down<4, 8, 32, true>)
+LY_KERNEL(experts_down_chain_q4_8_16, experts_down<4, 8, 16, true>)
+LY_KERNEL(experts_down_chain_q4_8_8, experts_down<4, 8, 8, true>)
+LY_KERNEL(experts_down_chain_q8_32_32, experts_down<8, 32, 32, true>)
+LY_KERNEL(experts_down_chain_q8_32_16, experts_down<8, 32, 16, true>)
+LY_KERNEL(experts_down_chain_q8_32_8, experts_down<8, 32, 8, true>)
+LY_KERNEL(experts_down_chain_q8_16_32, experts_down<8, 16, 32, true>)
+LY_KERNEL(experts_down_chain_q8_16_16, experts_down<8, 16, 16, true>)
+LY_KERNEL(experts_down_chain_q8_16_8, experts_down<8, 16, 8, true>)
+LY_KERNEL(experts_down_chain_q8_8_32, experts_down<8, 8, 32, true>)
+LY_KERNEL(experts_down_chain_q8_8_16, experts_down<8, 8, 16, true>)
+LY_KERNEL(experts_down_chain_q8_8_8, experts_down<8, 8, 8, true>)
+LY_KERNEL(experts_down_chain_b16_32_32, experts_down<16, 32, 32, true>)
+LY_KERNEL(experts_down_chain_b16_32_16, experts_down<16, 32, 16, true>)
+LY_KERNEL(experts_down_chain_b16_32_8, experts_down<16, 32, 8, true>)
+LY_KERNEL(experts_down_chain_b16_16_32, experts_down<16, 16, 32, true>)
+LY_KERNEL(experts_down_chain_b16_16_16, experts_down<16, 16, 16, true>)
+LY_KERNEL(experts_down_chain_b16_16_8, experts_down<16, 16, 8, true>)
+LY_KERNEL(experts_down_chain_b16_8_32, experts_down<16, 8, 32, true>)
+LY_KERNEL(experts_down_chain_b16_8_16, experts_down<16, 8, 16, true>)
+LY_KERNEL(experts_down_chain_b16_8_8, experts_down<16, 8, 8, true>)

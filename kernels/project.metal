@@ -1,5 +1,5 @@
 #include "dialect/metal.h"
-#include "lib/quantised.h"
+#include "lib/vector.h"
 #include "lib/chain.h"
 
 struct ProjectArgs {
@@ -12,10 +12,10 @@ struct ProjectArgs {
 // project: one to four weight matrices times a few rows of activations, side by side.
 // Math     out[r] = [W0 | W1 | W2 | W3] x[r], times the norm's factor of row r
 // Layout   x [batch, x_stride] f32; out [batch, out_stride] f32, the matrices' outputs from column 0 on, one after the other.
-// Work     a simdgroup makes OUTPUTS outputs of ROWS rows: lanes take every 32nd unit of eight inputs, so that a weight is
-//          read and widened once for all rows. Grid: (output tiles of all matrices, row tiles).
+// Work     a simdgroup makes OUTPUTS outputs of ROWS rows, see lib/vector.h: a weight is read and widened once for all rows.
+//          Grid: (output tiles of all matrices, row tiles).
 // Numerics f32 sums of exact products scale * (code * x). Bound by weight bytes.
-template <uint BITS, uint ROWS>
+template <uint BITS, uint ROWS, uint PL>
 kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat *scales0 [[buffer(1)]],
                     device const bfloat *biases0 [[buffer(2)]], device const uint *codes1 [[buffer(3)]],
                     device const bfloat *scales1 [[buffer(4)]], device const bfloat *biases1 [[buffer(5)]],
@@ -24,9 +24,10 @@ kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat
                     device const bfloat *scales3 [[buffer(10)]], device const bfloat *biases3 [[buffer(11)]],
                     device const float *x [[buffer(12)]], device const float *sums [[buffer(13)]],
                     device float *out [[buffer(14)]], constant ProjectArgs &args [[buffer(15)]],
-                    uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
-                    uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
-  constexpr uint OUTPUTS = ROWS > 2 ? 2 : 4;
+                    uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
+                    uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
+  constexpr uint OUTPUTS = ROWS > 2 ? 2 : 4, COUNT = STAGE_VALUES / ROWS, PADDED = COUNT / PL * (PL + 4);
+  threadgroup float staged[STAGE_VALUES / PL * (PL + 4)];
   uint tile_rows = simdgroups * OUTPUTS, tile = group.x, column = 0, rows = args.rows0;
   device const uint *codes = codes0;
   device const bfloat *scales = scales0;
@@ -56,49 +57,59 @@ kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat
     }
   }
   uint first = tile * tile_rows + simdgroup_at * OUTPUTS, row0 = group.y * ROWS;
-  uint units = args.cols / 8, groups = units >> args.group_shift;
-  float acc[OUTPUTS][ROWS];
-  for (uint n = 0; n < OUTPUTS; ++n)
-    for (uint r = 0; r < ROWS; ++r) acc[n][r] = 0.0f;
-  for (uint unit = lane; unit < units; unit += 32) {
-    float value[ROWS][8], total[ROWS];
-    for (uint r = 0; r < ROWS; ++r) {
-      unit_activations(x + min(row0 + r, args.batch - 1) * args.x_stride + unit * 8, value[r]);
-      total[r] = 0.0f;
-      for (uint i = 0; i < 8; ++i) total[r] += value[r][i];
-    }
-    for (uint n = 0; n < OUTPUTS; ++n) {
-      uint row = min(first + n, rows - 1);
-      float code[8], scale = 1.0f, bias = 0.0f;
-      unit_codes<BITS>(codes + (row * units + unit) * (BITS / 4), code);
-      if (BITS < 16) {
-        scale = float(scales[row * groups + (unit >> args.group_shift)]);
-        bias = float(biases[row * groups + (unit >> args.group_shift)]);
-      }
-      for (uint r = 0; r < ROWS; ++r) {
-        float sum = 0.0f;
-        for (uint i = 0; i < 8; ++i) sum += code[i] * value[r][i];
-        acc[n][r] += scale * sum + bias * total[r];
+  float factor[ROWS], acc[OUTPUTS][ROWS];
+  for (uint r = 0; r < ROWS; ++r) {
+    factor[r] = chain_scale(sums, min(row0 + r, args.batch - 1), args.parts, args.cols, args.eps, lane);
+    for (uint n = 0; n < OUTPUTS; ++n) acc[n][r] = 0.0f;
+  }
+  for (uint base = 0; base < args.cols; base += COUNT) {
+    if (base > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
+    stage_rows<PL, ROWS>(staged, x, args.x_stride, row0, args.batch, base, args.cols, thread_at, simdgroups * 32);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint slice = 0; slice < COUNT / (32 * PL); ++slice) {
+      uint chunk = slice * 32 + lane, at = base + chunk * PL;
+      if (at < args.cols) {
+        LaneWeights<BITS, PL> w[OUTPUTS];
+        for (uint n = 0; n < OUTPUTS; ++n)
+          w[n] = lane_weights<BITS, PL>(codes, scales, biases, min(first + n, rows - 1), at, args.cols, args.group_shift);
+        for (uint r = 0; r < ROWS; ++r) {
+          float values[PL];
+          float total = lane_values<BITS, PL>(staged + r * PADDED + chunk * (PL + 4), values);
+          for (uint n = 0; n < OUTPUTS; ++n) acc[n][r] += lane_dot<BITS, PL>(w[n], values, total);
+        }
       }
     }
   }
-  for (uint r = 0; r < ROWS; ++r) {
-    float factor = chain_scale(sums, min(row0 + r, args.batch - 1), args.parts, args.cols, args.eps, lane);
+  for (uint r = 0; r < ROWS; ++r)
     for (uint n = 0; n < OUTPUTS; ++n) {
-      float sum = simd_sum(acc[n][r]) * factor;
+      float sum = simd_sum(acc[n][r]) * factor[r];
       if (lane == n && first + n < rows && row0 + r < args.batch) out[(row0 + r) * args.out_stride + column + first + n] = sum;
     }
-  }
 }
-LY_KERNEL(project_q4_1, project<4, 1>)
-LY_KERNEL(project_q4_2, project<4, 2>)
-LY_KERNEL(project_q4_4, project<4, 4>)
-LY_KERNEL(project_q4_8, project<4, 8>)
-LY_KERNEL(project_q8_1, project<8, 1>)
-LY_KERNEL(project_q8_2, project<8, 2>)
-LY_KERNEL(project_q8_4, project<8, 4>)
-LY_KERNEL(project_q8_8, project<8, 8>)
-LY_KERNEL(project_b16_1, project<16, 1>)
-LY_KERNEL(project_b16_2, project<16, 2>)
-LY_KERNEL(project_b16_4, project<16, 4>)
-LY_KERNEL(project_b16_8, project<16, 8>)
+LY_KERNEL(project_q4_1_32, project<4, 1, 32>)
+LY_KERNEL(project_q4_1_16, project<4, 1, 16>)
+LY_KERNEL(project_q4_1_8, project<4, 1, 8>)
+LY_KERNEL(project_q4_2_32, project<4, 2, 32>)
+LY_KERNEL(project_q4_2_16, project<4, 2, 16>)
+LY_KERNEL(project_q4_2_8, project<4, 2, 8>)
+LY_KERNEL(project_q4_4_16, project<4, 4, 16>)
+LY_KERNEL(project_q4_4_8, project<4, 4, 8>)
+LY_KERNEL(project_q4_8_8, project<4, 8, 8>)
+LY_KERNEL(project_q8_1_32, project<8, 1, 32>)
+LY_KERNEL(project_q8_1_16, project<8, 1, 16>)
+LY_KERNEL(project_q8_1_8, project<8, 1, 8>)
+LY_KERNEL(project_q8_2_32, project<8, 2, 32>)
+LY_KERNEL(project_q8_2_16, project<8, 2, 16>)
+LY_KERNEL(project_q8_2_8, project<8, 2, 8>)
+LY_KERNEL(project_q8_4_16, project<8, 4, 16>)
+LY_KERNEL(project_q8_4_8, project<8, 4, 8>)
+LY_KERNEL(project_q8_8_8, project<8, 8, 8>)
+LY_KERNEL(project_b16_1_32, project<16, 1, 32>)
+LY_KERNEL(project_b16_1_16, project<16, 1, 16>)
+LY_KERNEL(project_b16_1_8, project<16, 1, 8>)
+LY_KERNEL(project_b16_2_32, project<16, 2, 32>)
+LY_KERNEL(project_b16_2_16, project<16, 2, 16>)
+LY_KERNEL(project_b16_2_8, project<16, 2, 8>)
+LY_KERNEL(project_b16_4_16, project<16, 4, 16>)
+LY_KERNEL(project_b16_4_8, project<16, 4, 8>)
+LY_KERNEL(project_b16_8_8, project<16, 8, 8>)

@@ -139,7 +139,7 @@ void install_signals() {
   (void)once;
 }
 
-// Sends a signal to the thread that has run one launch for too long.
+// Sends signals to the thread that has run one launch for too long.
 struct Watchdog {
   std::mutex lock;
   std::condition_variable changed;
@@ -169,8 +169,7 @@ struct Watchdog {
       if (!armed) {
         changed.wait(held, moved);
       } else if (!changed.wait_for(held, std::chrono::seconds(seconds), moved)) {
-        pthread_kill(watched, TIMEOUT_SIGNAL);
-        armed = false;
+        pthread_kill(watched, TIMEOUT_SIGNAL);  // and again, if the thread was not in the kernel just then
       }
     }
   }

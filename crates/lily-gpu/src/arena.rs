@@ -8,7 +8,7 @@ use crate::backend::Backend;
 use crate::commands::View;
 use crate::options::GpuOptions;
 use crate::pass::{PassBuffer, PassRoom};
-use crate::policy::{FEW_ROWS, OUTPUT_THREADS, OUTPUTS, attention_parts_max};
+use crate::policy::{FEW_ROWS, OUTPUT_THREADS, attention_parts_max};
 use crate::select::SelectBuffers;
 
 /// The arena.
@@ -31,6 +31,8 @@ pub(crate) struct Arena {
     /// What the DeltaNet scan reads, `[rows, conv_dim]` f32; its gates, `[rows, heads_v]`; its result, `[rows, v_width]` f32.
     pub inputs: View,
     pub gates: View,
+    /// Factors of its blocks of four tokens: `[blocks, heads_v, 32]` f32.
+    pub factors: View,
     pub reads: View,
     /// Parts of attention of few rows.
     pub parts: View,
@@ -79,7 +81,8 @@ impl Arena {
     ) -> Result<Self, ModelError> {
         let Capacity { slots, pages, rows, logit_rows } = capacity;
         let table = pages.min(config.context_max.div_ceil(PAGE_TOKENS));
-        let room = |rows: usize| PassRoom { rows, spans: rows.min(slots), logit_rows: rows.min(logit_rows), pages: rows.min(slots) * table };
+        let room =
+            |rows: usize| PassRoom { rows, spans: rows.min(slots), logit_rows: rows.min(logit_rows), pages: rows.min(slots) * table };
         let state = StateBytes::new(config);
         let few = FEW_ROWS.min(rows);
         let assignments = rows * (config.experts_per_token + 1);
@@ -96,10 +99,11 @@ impl Arena {
             kv: views(state.page * pages, "KV pages")?,
             page_turns: views(8 * (config.rotary_dim / 2) * (table + 1), "rotations of pages")?,
             turns: views(8 * (config.rotary_dim / 2) * PAGE_TOKENS, "rotations")?,
-            sums: views(4 * few * config.hidden.div_ceil(OUTPUTS * OUTPUT_THREADS as usize / 32), "sums of squares")?,
+            sums: views(4 * few * config.hidden.div_ceil(OUTPUT_THREADS as usize / 32), "sums of squares")?,
             route_logits: views(4 * rows * (config.experts + 1), "router logits")?,
             inputs: views(4 * rows * config.conv_dim(), "inputs of the scan")?,
             gates: views(8 * rows * config.heads_v, "gates of the scan")?,
+            factors: views(4 * 32 * config.heads_v * (rows / 4 + 2 * slots.min(rows) + 1), "factors of the scan")?,
             reads: views(4 * rows * config.v_width(), "results of the scan")?,
             parts: views(4 * few * config.heads_q * splits * (config.head_dim + 2), "parts of attention")?,
             counts: views(4 * config.experts, "rows of each expert")?,

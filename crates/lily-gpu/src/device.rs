@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use lily_model::{Capacity, Device, ModelConfig, ModelError, Page, Selection, Slot, StateCopy, Weights, select_token};
 
 use crate::arena::{Arena, StateBytes};
-use crate::backend::{Backend, Prepared};
+use crate::backend::{Backend, Prepared, Timed};
 use crate::buffer::{GpuBuffer, floats};
 use crate::commands::{CommandList, Plan, View};
 use crate::entries;
@@ -46,6 +46,8 @@ pub struct GpuDevice<B: Backend> {
     logits: OnceCell<Vec<f32>>,
     plan: Plan,
     recorded_plan: Plan,
+    /// Times of every launch since [`GpuDevice::profile`] was switched on.
+    profile: Option<Vec<Timed>>,
 }
 
 /// A norm whose input has been completed and whose factor is known in parts.
@@ -68,11 +70,17 @@ impl<B: Backend> GpuDevice<B> {
     ///
     /// # Errors
     /// [`ModelError::Device`] if the model has a shape that the kernels do not cover, or if there is no room.
-    pub fn new(mut backend: B, config: &ModelConfig, weights: &Weights, capacity: Capacity, options: GpuOptions) -> Result<Self, ModelError> {
+    pub fn new(
+        mut backend: B,
+        config: &ModelConfig,
+        weights: &Weights,
+        capacity: Capacity,
+        options: GpuOptions,
+    ) -> Result<Self, ModelError> {
         entries::check_shape(config)?;
         let model = Model::new(&mut backend, weights)?;
         let arena = Arena::new(&mut backend, config, capacity, &options, entries::largest_matrix(&model))?;
-        backend.prepare_kernels(&entries::needed(config, &model))?;
+        backend.prepare_kernels(&entries::needed(config, &model, &options))?;
         Ok(GpuDevice {
             config: config.clone(),
             capacity,
@@ -92,6 +100,7 @@ impl<B: Backend> GpuDevice<B> {
             logits: OnceCell::new(),
             plan: Plan::default(),
             recorded_plan: Plan::default(),
+            profile: None,
         })
     }
 
@@ -103,6 +112,12 @@ impl<B: Backend> GpuDevice<B> {
     /// Launches and levels of the last pass that was recorded to be replayed: a decode step.
     pub fn recorded_plan(&self) -> Plan {
         self.recorded_plan
+    }
+
+    /// Times every launch from now on, or no longer; returns the times so far. Timed passes are never replayed and run
+    /// launch by launch.
+    pub fn profile(&mut self, on: bool) -> Vec<Timed> {
+        std::mem::replace(&mut self.profile, on.then(Vec::new)).unwrap_or_default()
     }
 
     /// The backend, for profiles and tests.
@@ -121,7 +136,10 @@ impl<B: Backend> GpuDevice<B> {
         self.chained = None;
         self.stepwise = false;
         self.logits.take();
-        self.replays = self.shape().and_then(|shape| self.recorded.get(&shape).copied());
+        self.replays = match self.profile {
+            Some(_) => None,
+            None => self.shape().and_then(|shape| self.recorded.get(&shape).copied()),
+        };
     }
 
     /// The shape under which the staged pass is worth recording: decoding, where passes of one shape follow each other.
@@ -134,7 +152,10 @@ impl<B: Backend> GpuDevice<B> {
     pub(crate) fn submit(&mut self) -> Result<(), ModelError> {
         self.plan.launches += self.list.plan().launches;
         self.plan.levels += self.list.plan().levels;
-        self.backend.get_mut().run(&self.list)?;
+        match &mut self.profile {
+            Some(times) => times.extend(self.backend.get_mut().profile(&self.list)?),
+            None => self.backend.get_mut().run(&self.list)?,
+        }
         self.list.clear();
         Ok(())
     }
@@ -201,7 +222,7 @@ impl<B: Backend> Device for GpuDevice<B> {
             return self.backend.get_mut().replay(prepared);
         }
         self.plan = Plan::default();
-        let Some(shape) = self.shape() else { return self.submit() };
+        let Some(shape) = self.shape().filter(|_| self.profile.is_none()) else { return self.submit() };
         self.plan = self.list.plan();
         self.recorded_plan = self.plan;
         let prepared = self.backend.get_mut().prepare(&self.list)?;

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use lily_model::{LayerKind, ModelConfig, ModelError};
 
-use crate::entry::{Bits, entry, entry2};
+use crate::entry::{Bits, entry, entry2, entry3};
 use crate::matrix::GpuMatrix;
 use crate::model::{LayerMixer, Model};
+use crate::options::GpuOptions;
+use crate::policy::EXPERT_WIDTH_MAX;
 
 /// # Errors
 /// [`ModelError::Device`], naming the field, what the kernels cover and what was found.
@@ -26,8 +28,15 @@ pub(crate) fn check_shape(config: &ModelConfig) -> Result<(), ModelError> {
     }
     check(config.experts <= 1024, "num_experts", "up to 1024", config.experts)?;
     check(config.experts_per_token <= 32, "num_experts_per_tok", "up to 32", config.experts_per_token)?;
-    for (what, width) in [("hidden_size", config.hidden), ("moe_intermediate_size", config.expert_width), ("shared_expert_intermediate_size", config.shared_width)] {
+    for (what, width) in [
+        ("hidden_size", config.hidden),
+        ("moe_intermediate_size", config.expert_width),
+        ("shared_expert_intermediate_size", config.shared_width),
+    ] {
         check(width.is_multiple_of(8), what, "multiples of 8", width)?;
+    }
+    for (what, width) in [("moe_intermediate_size", config.expert_width), ("shared_expert_intermediate_size", config.shared_width)] {
+        check(width <= EXPERT_WIDTH_MAX, what, "up to 2048", width)?;
     }
     Ok(())
 }
@@ -39,28 +48,35 @@ pub(crate) fn largest_matrix(model: &Model) -> usize {
 }
 
 /// Every entry that some pass of this model may launch.
-pub(crate) fn needed(config: &ModelConfig, model: &Model) -> Vec<&'static str> {
-    let formats: BTreeSet<Bits> = matrices(model).iter().map(|matrix| matrix.bits).collect();
-    let experts: BTreeSet<Bits> = model.layers.iter().flat_map(|layer| [layer.gate.all.bits, layer.down.all.bits]).collect();
+pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions) -> Vec<&'static str> {
     let mut names = vec!["norm", "moe_top_k", "moe_count", "moe_place", "moe_combine", "select_largest", "select_token"];
     names.extend(["embed", "embed_chain"].map(|stem| entry(stem, model.embedding.bits.suffix())));
-    for bits in formats.iter().chain(&experts).chain([&Bits::B16]).collect::<BTreeSet<_>>() {
-        let suffix = bits.suffix();
+    let mut entries = BTreeSet::new();
+    for matrix in matrices(model) {
+        let suffix = matrix.bits.suffix();
         for rows in [1, 2, 4, 8] {
-            names.extend(["project", "output", "output_chain"].map(|stem| entry2(stem, suffix, rows)));
+            let stems = ["project", "output", "output_chain"];
+            entries.extend(stems.map(|stem| entry3(stem, suffix, rows, matrix.lane_inputs(rows))));
         }
-        for rows in [16, 32, 64] {
-            let stems = ["project_matmul", "output_matmul", "experts_gate_up_matmul", "experts_down_matmul"];
-            names.extend(stems.map(|stem| entry2(stem, suffix, rows)));
-        }
-        names.extend(["experts_gate_up", "experts_gate_up_routes", "experts_down", "experts_down_chain"].map(|stem| entry(stem, suffix)));
-        if *bits != Bits::B16 {
-            names.push(entry("dequantise", suffix));
+        entries.extend(tiles(&["project_matmul", "output_matmul"], matrix.bits));
+    }
+    for layer in &model.layers {
+        let (gate, down, shared) = (layer.gate.all, layer.down.all, layer.shared_down);
+        let lanes = [down.lane_inputs(1), shared.lane_inputs(1)];
+        entries.extend(["experts_gate_up", "experts_gate_up_routes"].map(|stem| entry2(stem, gate.bits.suffix(), gate.lane_inputs(1))));
+        entries.extend(["experts_down", "experts_down_chain"].map(|stem| entry3(stem, down.bits.suffix(), lanes[0], lanes[1])));
+        for bits in [gate.bits, down.bits, layer.shared_gate.bits, shared.bits] {
+            entries.extend(tiles(&["experts_gate_up_matmul", "experts_down_matmul"], bits));
         }
     }
+    if !options.fused_dequantise {
+        entries.extend(["dequantise_q4", "dequantise_q8"]);
+        entries.extend(tiles(&["project_matmul", "output_matmul", "experts_gate_up_matmul", "experts_down_matmul"], Bits::B16));
+    }
+    names.extend(entries);
     if config.layers_of(LayerKind::Delta) > 0 {
         names.extend(["delta_conv", "delta_carry", "delta_gate"]);
-        names.extend(["delta_step", "delta_scan", "delta_scan_blocked"].map(|stem| entry(stem, config.dim_k)));
+        names.extend(["delta_step", "delta_scan", "delta_factors", "delta_scan_blocked"].map(|stem| entry(stem, config.dim_k)));
     }
     if config.layers_of(LayerKind::Attention) > 0 {
         names.extend(["attn_prepare", "attn_combine", entry("attn_flash", config.head_dim)]);
@@ -70,6 +86,11 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model) -> Vec<&'static str> {
         }
     }
     names
+}
+
+/// A matrix kernel's variants for one format.
+fn tiles(stems: &[&str], bits: Bits) -> Vec<&'static str> {
+    stems.iter().flat_map(|stem| [16, 32, 64].map(|rows| entry2(stem, bits.suffix(), rows))).collect()
 }
 
 /// All matrices but the experts'.

@@ -33,6 +33,11 @@ pub fn entry2(stem: &str, a: impl Display, b: impl Display) -> &'static str {
     intern(format!("{stem}_{a}_{b}"))
 }
 
+/// `stem_a_b_c`.
+pub fn entry3(stem: &str, a: impl Display, b: impl Display, c: impl Display) -> &'static str {
+    intern(format!("{stem}_{a}_{b}_{c}"))
+}
+
 /// One copy of each name for the life of the process; there are some hundred.
 fn intern(name: String) -> &'static str {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);

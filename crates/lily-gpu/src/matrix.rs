@@ -6,6 +6,7 @@ use lily_model::{Bytes, Dtype, Experts, Matrix, MatrixData, ModelError};
 use crate::backend::Backend;
 use crate::commands::View;
 use crate::entry::Bits;
+use crate::policy::lane_inputs;
 
 /// A weight matrix `[rows, cols]`.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +37,9 @@ impl GpuMatrix {
     pub fn new(backend: &mut impl Backend, matrix: &Matrix, what: &str) -> Result<Self, ModelError> {
         let Matrix { rows, cols, ref data } = *matrix;
         if !cols.is_multiple_of(8) {
-            return Err(ModelError::Device(format!("{what}: expected rows of a multiple of 8 inputs, found {cols} (the CPU device takes any)")));
+            return Err(ModelError::Device(format!(
+                "{what}: expected rows of a multiple of 8 inputs, found {cols} (the CPU device takes any)"
+            )));
         }
         match data {
             MatrixData::Affine { bits, group, codes, scales, biases, scale_dtype } => Ok(GpuMatrix {
@@ -53,6 +56,16 @@ impl GpuMatrix {
                 Ok(GpuMatrix { rows, cols, bits: Bits::B16, group_shift: 0, codes, scales: codes, biases: codes })
             }
         }
+    }
+
+    /// Inputs of one group.
+    pub fn group(&self) -> usize {
+        if self.bits == Bits::B16 { self.cols } else { 8 << self.group_shift }
+    }
+
+    /// Inputs of a lane of a vector kernel that multiplies by `vector_rows` rows.
+    pub fn lane_inputs(&self, vector_rows: usize) -> usize {
+        lane_inputs(self.cols, self.group(), vector_rows)
     }
 
     /// Whether one launch can multiply by both.

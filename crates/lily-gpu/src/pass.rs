@@ -40,6 +40,8 @@ pub(crate) struct Staged {
     pub spans: usize,
     pub logit_rows: Vec<u32>,
     pub tiles: usize,
+    /// Tokens of the longest span.
+    pub longest: usize,
     /// Every span has one token.
     pub single: bool,
     /// The longest context of any row.
@@ -73,6 +75,7 @@ impl Staged {
         self.rows = batch.rows();
         self.spans = batch.spans.len();
         self.logit_rows.clear();
+        self.longest = batch.spans.iter().map(|span| span.tokens.len()).max().unwrap_or(0);
         self.single = batch.spans.iter().all(|span| span.tokens.len() == 1);
         self.context = batch.spans.iter().map(|span| span.start + span.tokens.len()).max().unwrap_or(0);
         self.tiles = 0;

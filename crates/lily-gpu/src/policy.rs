@@ -17,14 +17,25 @@ pub fn project_outputs(vector_rows: usize) -> usize {
     if vector_rows > 2 { 2 } else { 4 }
 }
 
-/// Outputs that a simdgroup of `output` and of the experts' vector kernels makes.
-pub const OUTPUTS: usize = 2;
+/// Values that a simdgroup of `experts_gate_up` makes.
+pub const GATE_OUTPUTS: usize = 2;
 
 /// Threads of `project` and of `experts_gate_up`.
-pub const PROJECT_THREADS: u32 = 128;
+pub const PROJECT_THREADS: u32 = 256;
 
-/// Threads of `output` and `experts_down`: their sums are long and their outputs few.
-pub const OUTPUT_THREADS: u32 = 256;
+/// Threads of `output` and `experts_down`, a simdgroup an output: their sums are long and their outputs few.
+pub const OUTPUT_THREADS: u32 = 512;
+
+/// Consecutive inputs of a lane in the vector kernels for rows of `cols` inputs in groups of `group` (`lib/vector.h`): the
+/// widest load with which all lanes have work and no lane's inputs belong to two groups. With many rows their activations
+/// take the registers.
+pub fn lane_inputs(cols: usize, group: usize, vector_rows: usize) -> usize {
+    let most = (64 / vector_rows).min(32).min(group);
+    [32, 16, 8].into_iter().find(|&inputs| inputs <= most && cols.is_multiple_of(inputs) && 32 * inputs <= cols).unwrap_or(8)
+}
+
+/// Inputs of an expert's down projection, at most: threadgroup memory holds whole choices.
+pub const EXPERT_WIDTH_MAX: usize = 2048;
 
 /// Threads of `delta_step`: a simdgroup takes 8 of 128 columns.
 pub const DELTA_STEP_THREADS: u32 = 512;
@@ -55,15 +66,19 @@ pub struct Parts {
 /// Contexts from which on parts have a fixed size, as in the engine that this one measures itself against.
 pub const LONG_CONTEXT: usize = 32 * 1024;
 
-/// Positions of a fixed block.
+/// Positions of a fixed block, unless the context is so long that there would be more than [`PARTS_MAX`].
 pub const BLOCK_TOKENS: usize = 512;
+
+/// Parts of a context, at most: `attn_combine` keeps a number for each.
+pub const PARTS_MAX: usize = 1024;
 
 /// Parts for rows whose longest context is `context`. Recorded passes are kept per answer, so there are few answers:
 /// the number grows by powers of two.
 pub fn attention_parts(options: &GpuOptions, context: usize) -> Parts {
     if options.fixed_blocks && context >= LONG_CONTEXT {
-        let splits = context.next_multiple_of(LONG_CONTEXT) / BLOCK_TOKENS;
-        return Parts { splits: splits as u32, block_tokens: BLOCK_TOKENS as u32 };
+        let room = context.next_multiple_of(LONG_CONTEXT);
+        let block_tokens = BLOCK_TOKENS.max((room / PARTS_MAX).next_power_of_two());
+        return Parts { splits: room.div_ceil(block_tokens) as u32, block_tokens: block_tokens as u32 };
     }
     let splits = (context / 32).next_power_of_two().clamp(4, 64);
     Parts { splits: splits as u32, block_tokens: 0 }
@@ -71,7 +86,7 @@ pub fn attention_parts(options: &GpuOptions, context: usize) -> Parts {
 
 /// The most parts that [`attention_parts`] gives for contexts up to `context_max`.
 pub fn attention_parts_max(context_max: usize) -> usize {
-    (context_max.next_multiple_of(LONG_CONTEXT) / BLOCK_TOKENS).max(64)
+    (context_max.next_multiple_of(LONG_CONTEXT) / BLOCK_TOKENS).clamp(64, PARTS_MAX)
 }
 
 /// Query heads that one threadgroup of `attn_decode` packs, of `per_kv` that share a key head.

@@ -108,7 +108,8 @@ impl CommandList {
         }
         match access {
             Access::Write => {
-                let covered = |past: &Touched| view.offset <= past.view.offset && past.view.offset + past.view.bytes <= view.offset + view.bytes;
+                let covered =
+                    |past: &Touched| view.offset <= past.view.offset && past.view.offset + past.view.bytes <= view.offset + view.bytes;
                 touched.retain(|past| !covered(past));
                 touched.push(Touched { view: *view, writer: Some(index), readers: Vec::new() });
             }

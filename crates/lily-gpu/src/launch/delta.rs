@@ -18,8 +18,15 @@ launcher!(DeltaCarry = "delta_carry" [Read projected, Read spans, Write ring] {
     layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_k: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32, narrow: u32, row_count: u32, eps: f32,
 });
 
-// `delta_scan_blocked` has the same signature.
 launcher!(DeltaScan = "delta_scan" [Read inputs, Read gates, Read spans, Write memory, Write reads] {
+    layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32, narrow: u32, row_count: u32, eps: f32,
+});
+
+launcher!(DeltaFactors = "delta_factors" [Read inputs, Read gates, Read spans, Write factors] {
+    layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32, narrow: u32, row_count: u32, eps: f32,
+});
+
+launcher!(DeltaScanBlocked = "delta_scan_blocked" [Read inputs, Read factors, Read spans, Write memory, Write reads] {
     layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32, narrow: u32, row_count: u32, eps: f32,
 });
 

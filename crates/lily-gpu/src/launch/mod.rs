@@ -10,10 +10,8 @@ mod rows;
 mod select;
 
 pub(crate) use attention::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
-pub(crate) use delta::{DeltaCarry, DeltaConv, DeltaGate, DeltaScan, DeltaStep};
-pub(crate) use experts::{
-    ExpertsDown, ExpertsDownMatmul, ExpertsGateUp, ExpertsGateUpMatmul, MoeCombine, MoeCount, MoePlace, MoeTopK,
-};
+pub(crate) use delta::{DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
+pub(crate) use experts::{ExpertsDown, ExpertsDownMatmul, ExpertsGateUp, ExpertsGateUpMatmul, MoeCombine, MoeCount, MoePlace, MoeTopK};
 pub(crate) use rows::{Dequantise, Embed, Norm, Output, Project, ProjectMatmul};
 pub(crate) use select::{SelectLargest, SelectToken};
 
@@ -43,6 +41,8 @@ pub fn signatures() -> Vec<Signature> {
         DeltaConv::SIGNATURE,
         DeltaCarry::SIGNATURE,
         DeltaScan::SIGNATURE,
+        DeltaFactors::SIGNATURE,
+        DeltaScanBlocked::SIGNATURE,
         DeltaGate::SIGNATURE,
         AttnPrepare::SIGNATURE,
         AttnDecode::SIGNATURE,

@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::buffer::GpuBuffer;
 use crate::device::GpuDevice;
 use crate::entry::entry;
-use crate::launch::{DeltaCarry, DeltaConv, DeltaGate, DeltaScan, DeltaStep};
+use crate::launch::{DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
 use crate::model::DeltaMixer;
 use crate::options::DeltaScan as Scan;
 use crate::policy::DELTA_STEP_THREADS;
@@ -13,6 +13,9 @@ use lily_model::LayerKind;
 /// Columns of a threadgroup of `delta_scan_blocked`, and of `delta_scan`: a simdgroup each.
 const BLOCKED_COLUMNS: usize = 32;
 const REGISTER_COLUMNS: usize = 8;
+
+/// Tokens that `delta_scan_blocked` solves together.
+pub(crate) const BLOCK: usize = 4;
 
 impl<B: Backend> GpuDevice<B> {
     pub(super) fn update_delta(&mut self, layer: usize, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
@@ -60,7 +63,8 @@ impl<B: Backend> GpuDevice<B> {
         let (config, arena, pass) = (self.config.clone(), &self.arena, *self.pass());
         let [layer, layers] = [mixer.index, config.layers_of(LayerKind::Delta)].map(|count| count as u32);
         let [heads_k, heads_v, dim_k, dim_v] = [config.heads_k, config.heads_v, config.dim_k, config.dim_v].map(|count| count as u32);
-        let [conv_width, stride, mixed_stride, row_count] = [config.conv_width, projected.width, mixed.width, rows].map(|count| count as u32);
+        let [conv_width, stride, mixed_stride, row_count] =
+            [config.conv_width, projected.width, mixed.width, rows].map(|count| count as u32);
         let (eps, spans, narrow) = (config.rms_eps, self.staged.spans, self.narrow());
         let stage = "delta_update";
         DeltaConv {
@@ -110,32 +114,75 @@ impl<B: Backend> GpuDevice<B> {
             threads: 256,
         }
         .launch(stage, &mut self.list);
-        let (stem, columns, threads) = match self.options.delta_scan {
-            Scan::Register => ("delta_scan", REGISTER_COLUMNS, 32 * REGISTER_COLUMNS),
-            Scan::Blocked => ("delta_scan_blocked", BLOCKED_COLUMNS, 128),
-        };
-        DeltaScan {
-            entry: entry(stem, config.dim_k),
-            inputs: arena.inputs,
-            gates: arena.gates,
-            spans: pass.spans,
-            memory: arena.memory,
-            reads: arena.reads,
-            layer,
-            layers,
-            heads_k,
-            heads_v,
-            dim_v,
-            conv_width,
-            stride,
-            mixed_stride,
-            narrow,
-            row_count,
-            eps,
-            grid: [config.dim_v.div_ceil(columns), config.heads_v, spans],
-            threads: threads as u32,
+        match self.options.delta_scan {
+            Scan::Register => DeltaScan {
+                entry: entry("delta_scan", config.dim_k),
+                inputs: arena.inputs,
+                gates: arena.gates,
+                spans: pass.spans,
+                memory: arena.memory,
+                reads: arena.reads,
+                layer,
+                layers,
+                heads_k,
+                heads_v,
+                dim_v,
+                conv_width,
+                stride,
+                mixed_stride,
+                narrow,
+                row_count,
+                eps,
+                grid: [config.dim_v.div_ceil(REGISTER_COLUMNS), config.heads_v, spans],
+                threads: 32 * REGISTER_COLUMNS as u32,
+            }
+            .launch(stage, &mut self.list),
+            Scan::Blocked => {
+                DeltaFactors {
+                    entry: entry("delta_factors", config.dim_k),
+                    inputs: arena.inputs,
+                    gates: arena.gates,
+                    spans: pass.spans,
+                    factors: arena.factors,
+                    layer,
+                    layers,
+                    heads_k,
+                    heads_v,
+                    dim_v,
+                    conv_width,
+                    stride,
+                    mixed_stride,
+                    narrow,
+                    row_count,
+                    eps,
+                    grid: [self.staged.longest.div_ceil(BLOCK), config.heads_k, spans],
+                    threads: 32 * BLOCK as u32,
+                }
+                .launch(stage, &mut self.list);
+                DeltaScanBlocked {
+                    entry: entry("delta_scan_blocked", config.dim_k),
+                    inputs: arena.inputs,
+                    factors: arena.factors,
+                    spans: pass.spans,
+                    memory: arena.memory,
+                    reads: arena.reads,
+                    layer,
+                    layers,
+                    heads_k,
+                    heads_v,
+                    dim_v,
+                    conv_width,
+                    stride,
+                    mixed_stride,
+                    narrow,
+                    row_count,
+                    eps,
+                    grid: [config.dim_v.div_ceil(BLOCKED_COLUMNS), config.heads_v, spans],
+                    threads: 128,
+                }
+                .launch(stage, &mut self.list);
+            }
         }
-        .launch(stage, &mut self.list);
         DeltaGate {
             entry: "delta_gate",
             reads: arena.reads,

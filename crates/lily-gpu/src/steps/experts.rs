@@ -4,10 +4,10 @@ use crate::backend::Backend;
 use crate::buffer::GpuBuffer;
 use crate::commands::View;
 use crate::device::{Chained, GpuDevice};
-use crate::entry::{entry, entry2};
+use crate::entry::{entry2, entry3};
 use crate::launch::{ExpertsDown, ExpertsDownMatmul, ExpertsGateUp, ExpertsGateUpMatmul, MoeCombine};
 use crate::matrix::{GpuExperts, GpuMatrix};
-use crate::policy::{FEW_ROWS, OUTPUT_THREADS, OUTPUTS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, tile_rows};
+use crate::policy::{FEW_ROWS, GATE_OUTPUTS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, tile_rows};
 
 /// One grouped product: the routed experts, or the shared expert for all rows.
 #[derive(Clone, Copy)]
@@ -55,9 +55,13 @@ impl<B: Backend> GpuDevice<B> {
     fn gate_up_few(&mut self, layer: usize, rows: usize, [x, routes, hidden]: [View; 3]) {
         let (config, weights, fused) = (&self.config, &self.model.layers[layer], self.routes_in_gate_up(rows));
         let (gate, up, shared_gate, shared_up) = (weights.gate, weights.up, weights.shared_gate, weights.shared_up);
-        let outputs = OUTPUTS * PROJECT_THREADS as usize / 32;
+        let outputs = GATE_OUTPUTS * PROJECT_THREADS as usize / 32;
         ExpertsGateUp {
-            entry: entry(if fused { "experts_gate_up_routes" } else { "experts_gate_up" }, gate.all.bits.suffix()),
+            entry: entry2(
+                if fused { "experts_gate_up_routes" } else { "experts_gate_up" },
+                gate.all.bits.suffix(),
+                gate.all.lane_inputs(1),
+            ),
             gate_codes: gate.all.codes,
             gate_scales: gate.all.scales,
             gate_biases: gate.all.biases,
@@ -96,12 +100,18 @@ impl<B: Backend> GpuDevice<B> {
     fn down_few(&mut self, layer: usize, rows: usize, [routes, hidden, residual]: [View; 3]) {
         let chain = self.options.fused_chains;
         let following = self.model.layers.get(layer + 1);
-        let (next, gain) = following.map_or((Chained::Final, self.model.norm), |layer_after| (Chained::Mixer(layer + 1), layer_after.mixer_norm));
+        let (next, gain) =
+            following.map_or((Chained::Final, self.model.norm), |layer_after| (Chained::Mixer(layer + 1), layer_after.mixer_norm));
         let (config, weights) = (&self.config, &self.model.layers[layer]);
         let (down, shared) = (weights.down, weights.shared_down);
-        let parts = config.hidden.div_ceil(OUTPUTS * OUTPUT_THREADS as usize / 32);
+        let parts = config.hidden.div_ceil(OUTPUT_THREADS as usize / 32);
         ExpertsDown {
-            entry: entry(if chain { "experts_down_chain" } else { "experts_down" }, down.all.bits.suffix()),
+            entry: entry3(
+                if chain { "experts_down_chain" } else { "experts_down" },
+                down.all.bits.suffix(),
+                down.all.lane_inputs(1),
+                shared.lane_inputs(1),
+            ),
             codes: down.all.codes,
             scales: down.all.scales,
             biases: down.all.biases,

@@ -40,7 +40,11 @@ impl<B: Backend> Steps for GpuDevice<B> {
             projected: buffer(delta.max(attention).next_multiple_of(4), Kind::F32, "projections")?,
             mixed: buffer(config.v_width().max(config.q_width()), Kind::Operand, "mixer results")?,
             routes: buffer(2 * config.experts_per_token + 1, Kind::Routes, "routes")?,
-            expert_hidden: buffer(config.experts_per_token * config.expert_width + config.shared_width, Kind::Operand, "expert activations")?,
+            expert_hidden: buffer(
+                config.experts_per_token * config.expert_width + config.shared_width,
+                Kind::Operand,
+                "expert activations",
+            )?,
         };
         self.normed = Some(activations.normed);
         Ok(activations)
@@ -94,7 +98,8 @@ impl<B: Backend> Steps for GpuDevice<B> {
     fn delta_project(&mut self, layer: usize, rows: usize, x: &GpuBuffer, projected: &mut GpuBuffer) {
         if self.start_step().is_some() {
             let matrices = self.model.delta(layer).projections;
-            let product = Product { stage: "delta_project", rows, x: x.view, x_stride: x.width, out: projected.view, out_stride: projected.width };
+            let product =
+                Product { stage: "delta_project", rows, x: x.view, x_stride: x.width, out: projected.view, out_stride: projected.width };
             self.multiply(product, &matrices);
         }
     }
@@ -108,7 +113,8 @@ impl<B: Backend> Steps for GpuDevice<B> {
     fn attn_project(&mut self, layer: usize, rows: usize, x: &GpuBuffer, projected: &mut GpuBuffer) {
         if self.start_step().is_some() {
             let matrices = self.model.attention(layer).projections;
-            let product = Product { stage: "attn_project", rows, x: x.view, x_stride: x.width, out: projected.view, out_stride: projected.width };
+            let product =
+                Product { stage: "attn_project", rows, x: x.view, x_stride: x.width, out: projected.view, out_stride: projected.width };
             self.multiply(product, &matrices);
         }
     }
@@ -129,7 +135,8 @@ impl<B: Backend> Steps for GpuDevice<B> {
         let Some(chain) = self.start_step() else { return };
         let matrix = self.model.layers[layer].mixer.out();
         self.chained = None;
-        let product = Product { stage: "mixer_output", rows, x: mixed.view, x_stride: mixed.width, out: residual.view, out_stride: residual.width };
+        let product =
+            Product { stage: "mixer_output", rows, x: mixed.view, x_stride: mixed.width, out: residual.view, out_stride: residual.width };
         if rows > FEW_ROWS {
             self.multiply_tiles(product, &[matrix], true);
         } else {
@@ -169,7 +176,8 @@ impl<B: Backend> Steps for GpuDevice<B> {
             self.norm_rows(residual.view, self.model.norm, Some(self.pass().logit_rows), self.arena.head_input, rows);
             self.arena.head_input
         };
-        let product = Product { stage: "head", rows, x, x_stride: self.config.hidden, out: self.arena.logits, out_stride: self.config.vocab };
+        let product =
+            Product { stage: "head", rows, x, x_stride: self.config.hidden, out: self.arena.logits, out_stride: self.config.vocab };
         self.multiply(product, &[self.model.head]);
         self.chained = None;
     }

@@ -3,10 +3,10 @@
 use crate::backend::Backend;
 use crate::commands::View;
 use crate::device::GpuDevice;
-use crate::entry::{Bits, entry2};
+use crate::entry::{Bits, entry2, entry3};
 use crate::launch::{Dequantise, Output, Project, ProjectMatmul};
 use crate::matrix::GpuMatrix;
-use crate::policy::{FEW_ROWS, OUTPUT_THREADS, OUTPUTS, PROJECT_THREADS, TILE_COLS, project_outputs, tile_rows, vector_rows};
+use crate::policy::{FEW_ROWS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, project_outputs, tile_rows, vector_rows};
 
 /// Rows of activations and where their product goes.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl<B: Backend> GpuDevice<B> {
         let [m0, m1, m2, m3] = padded(run);
         let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(outputs)).sum();
         Project {
-            entry: entry2("project", m0.bits.suffix(), rows),
+            entry: entry3("project", m0.bits.suffix(), rows, m0.lane_inputs(rows)),
             codes0: m0.codes,
             scales0: m0.scales,
             biases0: m0.biases,
@@ -128,9 +128,9 @@ impl<B: Backend> GpuDevice<B> {
     /// sums.
     pub(super) fn add_output(&mut self, product: Product, matrix: GpuMatrix, gain: Option<View>) -> usize {
         let rows = vector_rows(product.rows);
-        let parts = matrix.rows.div_ceil(OUTPUTS * OUTPUT_THREADS as usize / 32);
+        let parts = matrix.rows.div_ceil(OUTPUT_THREADS as usize / 32);
         Output {
-            entry: entry2(if gain.is_some() { "output_chain" } else { "output" }, matrix.bits.suffix(), rows),
+            entry: entry3(if gain.is_some() { "output_chain" } else { "output" }, matrix.bits.suffix(), rows, matrix.lane_inputs(rows)),
             codes: matrix.codes,
             scales: matrix.scales,
             biases: matrix.biases,

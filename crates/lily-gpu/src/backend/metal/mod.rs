@@ -30,10 +30,11 @@ pub struct MetalOptions {
 
 /// One GPU with its buffers, kernels and prepared lists.
 pub struct MetalBackend {
+    // First, since its end waits for the device, which uses what follows without keeping it.
+    work: Work,
     device: Device,
     pipelines: Pipelines,
     arena: Arena,
-    work: Work,
     prepared: Vec<Pass>,
     /// What went wrong in a call that reports nothing itself.
     fault: Option<ModelError>,

@@ -37,6 +37,8 @@ type Compute = Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>;
 pub struct Work {
     queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
     fence: Retained<ProtocolObject<dyn MTLFence>>,
+    /// An encoder has updated the fence, so that the next must wait for it.
+    fenced: bool,
     /// One for each command buffer that can be under way.
     staging: Vec<MetalBuffer>,
     open: Option<Open>,
@@ -84,6 +86,7 @@ impl Work {
         Ok(Work {
             queue: device.metal.newCommandQueue().ok_or_else(|| none("command queue"))?,
             fence: device.metal.newFence().ok_or_else(|| none("fence"))?,
+            fenced: false,
             staging: (0..SLOTS).map(|_| staging()).collect::<Result<_, _>>()?,
             open: None,
             committed: 0,
@@ -108,6 +111,7 @@ impl Work {
         }
         encoder.updateFence(&self.fence);
         encoder.endEncoding();
+        self.fenced = true;
         self.commit();
         Ok(())
     }
@@ -205,7 +209,7 @@ impl Work {
     fn open(&mut self) -> Result<&mut Open, ModelError> {
         if self.open.is_none() {
             self.flight.wait_for(self.committed.saturating_sub(IN_FLIGHT));
-            // Buffers and pipelines outlive the work: dropping it waits.
+            // Buffers and pipelines outlive the work, whose end waits.
             let commands = self.queue.commandBufferWithUnretainedReferences();
             let commands = commands.ok_or_else(|| fault("Metal made no command buffer"))?;
             self.open = Some(Open { commands, copies: None, staged: 0 });
@@ -219,7 +223,9 @@ impl Work {
         let commands = &self.open()?.commands;
         let encoder = commands.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent);
         let encoder = encoder.ok_or_else(|| fault("Metal made no compute encoder"))?;
-        encoder.waitForFence(&self.fence);
+        if self.fenced {
+            encoder.waitForFence(&self.fence);
+        }
         Ok(encoder)
     }
 
@@ -229,13 +235,15 @@ impl Work {
         if self.open()?.copies.as_ref().is_some_and(touches) {
             self.end_copies();
         }
-        let fence = self.fence.clone();
+        let fence = self.fenced.then(|| self.fence.clone());
         let open = self.open()?;
         let copies = match &mut open.copies {
             Some(copies) => copies,
             none => {
                 let encoder = open.commands.blitCommandEncoder().ok_or_else(|| fault("Metal made no encoder of copies"))?;
-                encoder.waitForFence(&fence);
+                if let Some(fence) = &fence {
+                    encoder.waitForFence(fence);
+                }
                 none.insert(Copies { encoder, touched: Vec::new() })
             }
         };
@@ -247,6 +255,7 @@ impl Work {
         if let Some(copies) = self.open.as_mut().and_then(|open| open.copies.take()) {
             copies.encoder.updateFence(&self.fence);
             copies.encoder.endEncoding();
+            self.fenced = true;
         }
     }
 
