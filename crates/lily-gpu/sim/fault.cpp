@@ -108,11 +108,20 @@ static const void *pc_of(void *context) {
 #endif
 }
 
-static void on_signal(int number, siginfo_t *info, void *context) {
-  if (!G || !G->running) {  // not a kernel's: as if we were not here
-    if (number != TIMEOUT_SIGNAL) sigaction(number, &previous[number], nullptr);
-    return;
+// A signal that is no kernel's of this library: perhaps of another one, with a handler of its own.
+static void pass_on(int number, siginfo_t *info, void *context) {
+  const struct sigaction &before = previous[number];
+  if (before.sa_flags & SA_SIGINFO) {
+    before.sa_sigaction(number, info, context);
+  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    before.sa_handler(number);
+  } else if (number != TIMEOUT_SIGNAL) {
+    sigaction(number, &before, nullptr);  // what faulted does so again, as if we were not here
   }
+}
+
+static void on_signal(int number, siginfo_t *info, void *context) {
+  if (!G || !G->running) return pass_on(number, info, context);
 #ifdef LY_CHECKED
   if (number == TIMEOUT_SIGNAL) fault("still running after %u s, near %s", G->device->options.timeout_s, check_last_place().c_str());
 #endif

@@ -20,6 +20,8 @@ constexpr bool STACK_GUARDS = false;  // a mark at the end of each stack instead
 #endif
 constexpr size_t STACKS_BYTES = STACK_BYTES * LANES_MAX;
 constexpr size_t HUGE_PAGE = 2 << 20;
+constexpr size_t BELOW_BYTES = 1 << 20;  // out of bounds below all stacks, where other threads' memory may be
+constexpr size_t MAP_BYTES = BELOW_BYTES + HUGE_PAGE + STACKS_BYTES;
 constexpr size_t SIGNAL_STACK_BYTES = 64 << 10;
 constexpr size_t SHARED_BYTES = (32 << 10) + (4 << 10);  // redzones included
 constexpr uint64_t STACK_MARK = 0x6c696c79'7374616bull;
@@ -40,10 +42,11 @@ static thread_local std::unique_ptr<Worker> worker;
 
 Worker::Worker() {
   int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  void *memory = mmap(nullptr, STACKS_BYTES + HUGE_PAGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+  void *memory = mmap(nullptr, MAP_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
   if (memory == MAP_FAILED) abort();
   map = static_cast<unsigned char *>(memory);
-  stacks = reinterpret_cast<unsigned char *>((reinterpret_cast<uintptr_t>(map) + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
+  stacks = reinterpret_cast<unsigned char *>((reinterpret_cast<uintptr_t>(map) + BELOW_BYTES + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
+  mprotect(map, size_t(stacks - map), PROT_NONE);
   if (STACK_GUARDS) {
     for (uint lane = 0; lane < LANES_MAX; ++lane) mprotect(stacks + lane * STACK_BYTES, 4096, PROT_NONE);
   } else {
@@ -68,13 +71,14 @@ Worker::~Worker() {
     sigaltstack(&none, nullptr);
   }
   free(signal_stack);
-  munmap(map, STACKS_BYTES + HUGE_PAGE);
+  munmap(map, MAP_BYTES);
 }
 
 bool on_stack_guard(const void *at) {
   const unsigned char *byte = static_cast<const unsigned char *>(at);
-  if (!STACK_GUARDS || !worker || byte < worker->stacks || byte >= worker->stacks + STACKS_BYTES) return false;
-  return size_t(byte - worker->stacks) % STACK_BYTES < 4096;
+  if (!worker || byte < worker->map || byte >= worker->stacks + STACKS_BYTES) return false;
+  if (byte < worker->stacks) return true;
+  return STACK_GUARDS && size_t(byte - worker->stacks) % STACK_BYTES < 4096;
 }
 
 // A fiber's life: runs its lane, then lanes that have not started, then leaves for a parked one and never comes back.

@@ -111,7 +111,7 @@ fn the_fast_build_stops_at_divergence_guard_pages_and_signals() {
     let simulator = simulator("faults.metal", false);
     let expected = [
         ("barrier_of_some", "at the barrier faults.metal:"),
-        ("sum_of_some", "lanes 0-7 at faults.metal:"),
+        ("sum_of_some", "at faults.metal:"),
         ("past_end", "access at byte 512 of buffer x (512 bytes)"),
         ("divide_by_zero", "signal 8"),
         ("endless", "still running after 1 s"),
