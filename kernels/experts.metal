@@ -61,7 +61,6 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
       expert = route[choice];
     }
   }
-  float factor = chain_scale(sums, row, args.parts, args.cols, args.eps, lane);
   bool routed = choice < k;
   uint width = routed ? args.width : args.shared_width, first = (group.x * simdgroups + simdgroup_at) * 2;
   uint a = min(first, width - 1), b = min(first + 1, width - 1);
@@ -73,19 +72,29 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
   device const uint *ups = routed ? up_codes : shared_up_codes;
   device const bfloat *ups_scales = routed ? up_scales : shared_up_scales;
   device const bfloat *ups_biases = routed ? up_biases : shared_up_biases;
+  // Weights run one slice ahead.
+  LaneWeights<BITS, PL> w[4], following[4];
+  if (lane * PL < args.cols) {
+    w[0] = lane_weights<BITS, PL>(gates, gates_scales, gates_biases, gate_row + a, lane * PL, args.cols, args.group_shift);
+    w[1] = lane_weights<BITS, PL>(gates, gates_scales, gates_biases, gate_row + b, lane * PL, args.cols, args.group_shift);
+    w[2] = lane_weights<BITS, PL>(ups, ups_scales, ups_biases, up_row + a, lane * PL, args.cols, args.group_shift);
+    w[3] = lane_weights<BITS, PL>(ups, ups_scales, ups_biases, up_row + b, lane * PL, args.cols, args.group_shift);
+  }
+  float factor = chain_scale(sums, row, args.parts, args.cols, args.eps, lane);
   float gate[2] = {0.0f, 0.0f}, up[2] = {0.0f, 0.0f};
   for (uint base = 0; base < args.cols; base += STAGE_VALUES) {
     if (base > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
     stage_rows<PL, 1>(staged, x, args.cols, row, row + 1, base, args.cols, thread_at, simdgroups * 32);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint slice = 0; slice < STAGE_VALUES / (32 * PL); ++slice) {
-      uint chunk = slice * 32 + lane, at = base + chunk * PL;
+      uint chunk = slice * 32 + lane, at = base + chunk * PL, next = at + 32 * PL;
+      if (next < args.cols) {
+        following[0] = lane_weights<BITS, PL>(gates, gates_scales, gates_biases, gate_row + a, next, args.cols, args.group_shift);
+        following[1] = lane_weights<BITS, PL>(gates, gates_scales, gates_biases, gate_row + b, next, args.cols, args.group_shift);
+        following[2] = lane_weights<BITS, PL>(ups, ups_scales, ups_biases, up_row + a, next, args.cols, args.group_shift);
+        following[3] = lane_weights<BITS, PL>(ups, ups_scales, ups_biases, up_row + b, next, args.cols, args.group_shift);
+      }
       if (at < args.cols) {
-        LaneWeights<BITS, PL> w[4] = {
-            lane_weights<BITS, PL>(gates, gates_scales, gates_biases, gate_row + a, at, args.cols, args.group_shift),
-            lane_weights<BITS, PL>(gates, gates_scales, gates_biases, gate_row + b, at, args.cols, args.group_shift),
-            lane_weights<BITS, PL>(ups, ups_scales, ups_biases, up_row + a, at, args.cols, args.group_shift),
-            lane_weights<BITS, PL>(ups, ups_scales, ups_biases, up_row + b, at, args.cols, args.group_shift)};
         float values[PL];
         float total = lane_values<BITS, PL>(staged + chunk * (PL + 4), values);
         gate[0] += lane_dot<BITS, PL>(w[0], values, total);
@@ -93,6 +102,7 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
         up[0] += lane_dot<BITS, PL>(w[2], values, total);
         up[1] += lane_dot<BITS, PL>(w[3], values, total);
       }
+      for (uint i = 0; i < 4; ++i) w[i] = following[i];
     }
   }
   device float *to = hidden + row * (k * args.width + args.shared_width) + choice * args.width;
@@ -148,32 +158,45 @@ kernel void experts_down(device const uint *codes [[buffer(0)]], device const bf
   device const float *from = x + row * (k * args.width + args.shared_width);
   uint together = STAGE_VALUES / args.width;
   float sum = 0.0f;
-  for (uint first = 0; first < k; first += together) {
-    uint count = min(together, k - first);
-    if (first > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
-    stage_rows<PL, 1>(staged, from + first * args.width, 0, 0, 1, 0, count * args.width, thread_at, simdgroups * 32);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint i = 0; i < count; ++i) {
-      float weight = as_type<float>(route[k + first + i]);
-      uint expert_row = args.first + route[first + i] * args.stride + weight_row;
-      for (uint at = lane * PL; at < args.width; at += 32 * PL) {
-        LaneWeights<BITS, PL> w = lane_weights<BITS, PL>(codes, scales, biases, expert_row, at, args.width, args.group_shift);
-        float values[PL];
-        float total = lane_values<BITS, PL>(staged + (i * args.width + at) / PL * (PL + 4), values);
-        sum += weight * lane_dot<BITS, PL>(w, values, total);
-      }
-    }
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  // The shared expert first: which weights it needs is known before the launch before has ended.
+  LaneWeights<BITS, SHARED_PL> first_weights;
+  if (lane * SHARED_PL < args.shared_width)
+    first_weights = lane_weights<BITS, SHARED_PL>(shared_codes, shared_scales, shared_biases, weight_row, lane * SHARED_PL,
+                                                  args.shared_width, args.shared_group_shift);
+  ly_wait_previous();
+  float shared_weight = as_type<float>(route[2 * k]);
   stage_rows<SHARED_PL, 1>(staged, from + k * args.width, 0, 0, 1, 0, args.shared_width, thread_at, simdgroups * 32);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  float shared_weight = as_type<float>(route[2 * k]);
   for (uint at = lane * SHARED_PL; at < args.shared_width; at += 32 * SHARED_PL) {
-    LaneWeights<BITS, SHARED_PL> w =
-        lane_weights<BITS, SHARED_PL>(shared_codes, shared_scales, shared_biases, weight_row, at, args.shared_width, args.shared_group_shift);
+    LaneWeights<BITS, SHARED_PL> w = first_weights;
+    if (at >= 32 * SHARED_PL)
+      w = lane_weights<BITS, SHARED_PL>(shared_codes, shared_scales, shared_biases, weight_row, at, args.shared_width,
+                                        args.shared_group_shift);
     float values[SHARED_PL];
     float total = lane_values<BITS, SHARED_PL>(staged + at / SHARED_PL * (SHARED_PL + 4), values);
     sum += shared_weight * lane_dot<BITS, SHARED_PL>(w, values, total);
+  }
+  for (uint first = 0; first < k; first += together) {
+    uint count = min(together, k - first);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    stage_rows<PL, 1>(staged, from + first * args.width, 0, 0, 1, 0, count * args.width, thread_at, simdgroups * 32);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    // Two choices at a time, so that the weights of both are on their way together.
+    for (uint i = 0; i < count; i += 2) {
+      bool both = i + 1 < count;
+      uint second = first + (both ? i + 1 : i);
+      float weight_a = as_type<float>(route[k + first + i]), weight_b = both ? as_type<float>(route[k + second]) : 0.0f;
+      uint row_a = args.first + route[first + i] * args.stride + weight_row, row_b = args.first + route[second] * args.stride + weight_row;
+      for (uint at = lane * PL; at < args.width; at += 32 * PL) {
+        LaneWeights<BITS, PL> a = lane_weights<BITS, PL>(codes, scales, biases, row_a, at, args.width, args.group_shift);
+        LaneWeights<BITS, PL> b = lane_weights<BITS, PL>(codes, scales, biases, row_b, at, args.width, args.group_shift);
+        float values[PL];
+        float total = lane_values<BITS, PL>(staged + (i * args.width + at) / PL * (PL + 4), values);
+        sum += weight_a * lane_dot<BITS, PL>(a, values, total);
+        total = lane_values<BITS, PL>(staged + ((second - first) * args.width + at) / PL * (PL + 4), values);
+        sum += weight_b * lane_dot<BITS, PL>(b, values, total);
+      }
+    }
   }
   sum = simd_sum(sum);
   if (lane == 0) {

@@ -21,6 +21,11 @@ kernel void output(device const uint *codes [[buffer(0)]], device const bfloat *
   threadgroup float staged[STAGE_VALUES / PL * (PL + 4)];
   threadgroup float squares[32 * ROWS];
   uint output_at = group.x * simdgroups + simdgroup_at, row0 = group.y * ROWS;
+  // Weights run one slice ahead, the first one even of the launch before.
+  uint weight_row = min(output_at, args.rows - 1);
+  LaneWeights<BITS, PL> w;
+  if (lane * PL < args.cols) w = lane_weights<BITS, PL>(codes, scales, biases, weight_row, lane * PL, args.cols, args.group_shift);
+  ly_wait_previous();
   float acc[ROWS];
   for (uint r = 0; r < ROWS; ++r) acc[r] = 0.0f;
   for (uint base = 0; base < args.cols; base += COUNT) {
@@ -29,15 +34,17 @@ kernel void output(device const uint *codes [[buffer(0)]], device const bfloat *
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint slice = 0; slice < COUNT / (32 * PL); ++slice) {
       uint chunk = slice * 32 + lane, at = base + chunk * PL;
+      LaneWeights<BITS, PL> following;
+      if (at + 32 * PL < args.cols)
+        following = lane_weights<BITS, PL>(codes, scales, biases, weight_row, at + 32 * PL, args.cols, args.group_shift);
       if (at < args.cols) {
-        LaneWeights<BITS, PL> w =
-            lane_weights<BITS, PL>(codes, scales, biases, min(output_at, args.rows - 1), at, args.cols, args.group_shift);
         for (uint r = 0; r < ROWS; ++r) {
           float values[PL];
           float total = lane_values<BITS, PL>(staged + r * PADDED + chunk * (PL + 4), values);
           acc[r] += lane_dot<BITS, PL>(w, values, total);
         }
       }
+      w = following;
     }
   }
   for (uint r = 0; r < ROWS; ++r) {

@@ -57,6 +57,12 @@ kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat
     }
   }
   uint first = tile * tile_rows + simdgroup_at * OUTPUTS, row0 = group.y * ROWS;
+  // Weights run one slice ahead, the first one even of the launch before.
+  LaneWeights<BITS, PL> w[OUTPUTS];
+  if (lane * PL < args.cols)
+    for (uint n = 0; n < OUTPUTS; ++n)
+      w[n] = lane_weights<BITS, PL>(codes, scales, biases, min(first + n, rows - 1), lane * PL, args.cols, args.group_shift);
+  ly_wait_previous();
   float factor[ROWS], acc[OUTPUTS][ROWS];
   for (uint r = 0; r < ROWS; ++r) {
     factor[r] = chain_scale(sums, min(row0 + r, args.batch - 1), args.parts, args.cols, args.eps, lane);
@@ -68,16 +74,19 @@ kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint slice = 0; slice < COUNT / (32 * PL); ++slice) {
       uint chunk = slice * 32 + lane, at = base + chunk * PL;
-      if (at < args.cols) {
-        LaneWeights<BITS, PL> w[OUTPUTS];
+      LaneWeights<BITS, PL> following[OUTPUTS];
+      if (at + 32 * PL < args.cols)
         for (uint n = 0; n < OUTPUTS; ++n)
-          w[n] = lane_weights<BITS, PL>(codes, scales, biases, min(first + n, rows - 1), at, args.cols, args.group_shift);
+          following[n] =
+              lane_weights<BITS, PL>(codes, scales, biases, min(first + n, rows - 1), at + 32 * PL, args.cols, args.group_shift);
+      if (at < args.cols) {
         for (uint r = 0; r < ROWS; ++r) {
           float values[PL];
           float total = lane_values<BITS, PL>(staged + r * PADDED + chunk * (PL + 4), values);
           for (uint n = 0; n < OUTPUTS; ++n) acc[n][r] += lane_dot<BITS, PL>(w[n], values, total);
         }
       }
+      for (uint n = 0; n < OUTPUTS; ++n) w[n] = following[n];
     }
   }
   for (uint r = 0; r < ROWS; ++r)

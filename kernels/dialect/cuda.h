@@ -119,6 +119,20 @@ LY_FN uint ly_pack2(float low, float high) {
   return both;
 }
 
+// A launch may begin while the one before it ends (programmatic dependent launch): it is let in as soon as this one has
+// started everywhere, and waits until this one is wholly done.
+#if __CUDA_ARCH__ >= 900
+LY_FN void ly_wait_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+namespace ly {
+LY_FN void release_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+} // namespace ly
+#else
+LY_FN void ly_wait_previous() {}
+namespace ly {
+LY_FN void release_next() {}
+} // namespace ly
+#endif
+
 // Copies of 16 bytes past the registers, around the first-level cache.
 LY_FN void ly_copy16(void *to, const void *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(ly::shared_address(to)), "l"(__cvta_generic_to_global(from)) : "memory");

@@ -48,8 +48,10 @@ pub const TILE_GATE_COLS: usize = 32;
 pub fn tile_rows(options: &GpuOptions, rows: usize) -> u32 {
     match options.tile_rows {
         TileRows::Fixed(rows) => rows,
-        TileRows::ByShape if rows <= 16 => 16,
-        TileRows::ByShape if rows <= 48 => 32,
+        // Rows of experts scatter around their mean: a tile of twice the mean is rarely too small, and a second tile reads
+        // the weights again.
+        TileRows::ByShape if rows <= 8 => 16,
+        TileRows::ByShape if rows <= 32 => 32,
         TileRows::ByShape => 64,
     }
 }

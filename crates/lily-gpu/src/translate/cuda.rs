@@ -3,8 +3,9 @@
 use super::{Kernel, Kind, ThreadgroupArray};
 
 /// The entry up to its body's first token. A namespace of its own keeps the constants of a template's instances apart;
-/// `extern "C"` names the entry without it.
-pub fn head(kernel: &Kernel, constants: &str) -> String {
+/// `extern "C"` names the entry without it. A kernel that does not say itself where it waits for the launches before it
+/// (`ly_wait_previous`) does so at once.
+pub fn head(kernel: &Kernel, constants: &str, waits: bool) -> String {
     let mut parameters = Vec::new();
     let mut positions = String::new();
     for parameter in &kernel.parameters {
@@ -15,6 +16,7 @@ pub fn head(kernel: &Kernel, constants: &str) -> String {
             Kind::Builtin(position) => positions.push_str(&format!("const {ty} {name} = {}; ", expression(position))),
         }
     }
+    positions.push_str(if waits { "ly::release_next(); " } else { "ly::release_next(); ly_wait_previous(); " });
     let (name, parameters) = (&kernel.name, parameters.join(", "));
     format!("namespace ly_entry_{name} {{ {constants}extern \"C\" __global__ void {}({parameters}) {{ {positions}", entry(name))
 }

@@ -251,7 +251,10 @@ impl Writer<'_> {
         self.line_of(&definition.body_place());
         match self.target {
             Target::Sim => self.text.push_str(&sim::head(&kernel, &constants)),
-            Target::Cuda => self.text.push_str(&cuda::head(&kernel, &constants)),
+            Target::Cuda => {
+                let waits = definition.body.iter().any(|token| token.text == "ly_wait_previous");
+                self.text.push_str(&cuda::head(&kernel, &constants, waits));
+            }
         }
         let mut at = 0;
         while at < definition.body.len() {

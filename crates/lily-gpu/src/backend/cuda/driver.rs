@@ -71,6 +71,11 @@ impl Driver {
         Ok((free, total))
     }
 
+    /// Whether launches may begin while the one before ends: compute capability 9.0, CUDA 12.3.
+    pub fn overlaps(&self) -> bool {
+        self.capability.0 >= 9 && self.version >= 12030
+    }
+
     /// Waits for everything queued.
     pub fn wait(&self) -> Result<(), ModelError> {
         // SAFETY: the stream lives as long as this value.

@@ -1,8 +1,7 @@
 //! Launches: one at a time on the stream, or whole lists as graphs. Start with [`Launcher::launch`] and [`graph`].
 //!
-//! Programmatic dependent launch, which lets a kernel start while the one before ends, is not used: it is safe only for
-//! kernels that wait by `griddepcontrol`, and the portable ones do not. Its places are `cuLaunchKernelEx` in
-//! [`Launcher::launch`] and typed edges in [`graph`].
+//! Programmatic dependent launch lets a kernel start while the one before ends: what has but one dependency gets such an
+//! edge. That is safe because every kernel waits (`ly_wait_previous`) before it touches what another launch writes.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -129,13 +128,23 @@ impl Drop for Graph {
     }
 }
 
+/// `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`: the end of a kernel as it says itself.
+const PROGRAMMATIC_PORT: u8 = 1;
+
 /// A graph with exactly the edges of the list.
 pub(super) fn graph(list: &CommandList, launcher: &Launcher, driver: &Arc<Driver>) -> Result<Graph, ModelError> {
     let mut draft = Draft::new()?;
     let mut nodes: Vec<sys::CUgraphNode> = Vec::with_capacity(list.launches().len());
     for (index, launch) in list.launches().iter().enumerate() {
         let after: Vec<_> = list.edges(index).iter().map(|&earlier| nodes[earlier as usize]).collect();
-        nodes.push(draft.kernel(launch, launcher, &after)?);
+        match after[..] {
+            [one] if driver.overlaps() => {
+                let node = draft.kernel(launch, launcher, &[])?;
+                draft.overlap(one, node)?;
+                nodes.push(node);
+            }
+            _ => nodes.push(draft.kernel(launch, launcher, &after)?),
+        }
     }
     draft.finish(driver, nodes.len())
 }
@@ -194,6 +203,18 @@ impl Draft {
         let added = unsafe { sys::cuGraphAddKernelNode_v2(&mut node, self.0, after.as_ptr(), after.len(), &node_params) };
         check(added, || describe(launch))?;
         Ok(node)
+    }
+
+    /// `node` may begin while `before` ends: every kernel waits itself for all that came before it.
+    fn overlap(&mut self, before: sys::CUgraphNode, node: sys::CUgraphNode) -> Result<(), ModelError> {
+        let edge = sys::CUgraphEdgeData {
+            from_port: PROGRAMMATIC_PORT,
+            to_port: 0,
+            type_: sys::CUgraphDependencyType_enum::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+            reserved: [0; 5],
+        };
+        // SAFETY: both nodes belong to the graph; the driver copies what the pointers show.
+        check(unsafe { sys::cuGraphAddDependencies_v2(self.0, &before, &node, &edge, 1) }, || "an edge of a graph".into())
     }
 
     fn event(&mut self, event: &Event, after: &[sys::CUgraphNode]) -> Result<sys::CUgraphNode, ModelError> {
