@@ -38,6 +38,7 @@ METAL_WORDS = {
     "__local": "threadgroup",
     "__private ": "thread ",
     "__bf16": "bfloat",
+    "address space '1'": "address space 'device'",
 }
 
 

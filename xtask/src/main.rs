@@ -1,8 +1,10 @@
 //! Developer tasks. `cargo xtask check` is what CI runs after the tests.
 
 mod aarch64;
+mod apple;
 mod debian;
 mod metal;
+mod rust_source;
 mod sdk;
 mod shell;
 mod tidy;
@@ -24,6 +26,7 @@ cargo xtask doc       public documentation, warnings denied
 cargo xtask tidy      house rules: file sizes, module docs, forbidden words
 cargo xtask aarch64   tests of the NEON loops under QEMU, with and without the dot-product instructions
 cargo xtask metal     every kernel through a strict type check of the Metal Shading Language
+cargo xtask apple     lints and links for Apple's processors, without Apple's SDK
 cargo xtask sdk       real clients (Python) against a running `lily serve`";
 
 fn main() -> ExitCode {
@@ -50,6 +53,7 @@ fn run() -> anyhow::Result<()> {
         "doc" => doc(),
         "tidy" => tidy::tidy(),
         "aarch64" => aarch64::aarch64(&std::env::args().skip(2).collect::<Vec<_>>()),
+        "apple" => apple::apple(),
         "metal" => metal::metal(),
         "sdk" => sdk::sdk(),
         "" | "help" | "--help" => {
