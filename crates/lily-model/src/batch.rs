@@ -4,6 +4,10 @@
 //! recurrent-state slot of that sequence, the position of its first token, and its KV pages. Prefill is
 //! a span of many rows, decode a span of one row; both can stand in one batch, without padding.
 
+/// In place of a token, alone in its span: the one that the selection queued last chose for the logit row with the number
+/// of this span's row in the pass. The host need not know it: see [`crate::Runner::queue_select`].
+pub const NEXT: u32 = u32::MAX;
+
 /// Positions per KV page. Page `i` of a sequence holds positions `i * 256 .. (i + 1) * 256`.
 pub const PAGE_TOKENS: usize = 256;
 
@@ -34,7 +38,7 @@ pub struct Span<'a> {
     pub slot: Slot,
     /// Position of `tokens[0]` in its sequence.
     pub start: usize,
-    /// At least one token, each below the vocabulary size.
+    /// At least one token, each below the vocabulary size; or [`NEXT`] alone.
     pub tokens: &'a [u32],
     /// The sequence's pages in order of position; they cover `start + tokens.len()` positions.
     pub pages: &'a [Page],

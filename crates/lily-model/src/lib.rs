@@ -24,12 +24,12 @@ pub mod synth;
 pub mod trace;
 pub mod weights;
 
-pub use batch::{Batch, Logits, PAGE_TOKENS, Page, Slot, Span};
+pub use batch::{Batch, Logits, NEXT, PAGE_TOKENS, Page, Slot, Span};
 pub use checkpoint::{Bytes, Checkpoint, Dtype, Tensor};
 pub use config::{LayerKind, ModelConfig};
 pub use error::ModelError;
 pub use footprint::Footprint;
-pub use runner::{Capacity, Device, Runner, StateCopy};
+pub use runner::{Capacity, Choice, Device, Runner, StateCopy, Ticket};
 pub use select::{Selection, select_token};
 pub use steps::{Activations, NormSite, Steps};
 pub use storage::{Affine, Quantization, Storage};

@@ -49,7 +49,8 @@ pub trait Steps {
     /// Allocates the activation buffers for the device's largest pass. Called once, at load.
     fn activations(&mut self) -> Result<Activations<Self::Buffer>, ModelError>;
 
-    /// Uploads a batch's tokens, slots, positions and page tables. Checks nothing: the runner did.
+    /// Uploads a batch's tokens, slots, positions and page tables. Checks nothing: the runner did. [`crate::NEXT`] comes
+    /// only after [`crate::Device::queue_select`] had a ticket for it.
     fn stage(&mut self, batch: &Batch<'_>);
 
     /// `residual = embedding[token]`.

@@ -1,8 +1,8 @@
-//! The runner and the trace over a device that computes nothing: order of steps, refused batches.
+//! The runner and the trace over a device that computes nothing: order of steps, refused batches, tokens handed on.
 
 use lily_model::{
-    Activations, Batch, Capacity, Device, Logits, ModelConfig, ModelError, NormSite, PAGE_TOKENS, Page, Runner, Selection, Slot, Span,
-    StateCopy, Steps, Traced,
+    Activations, Batch, Capacity, Choice, Device, Logits, ModelConfig, ModelError, NEXT, NormSite, PAGE_TOKENS, Page, Runner, Selection,
+    Slot, Span, StateCopy, Steps, Ticket, Traced,
 };
 
 /// Counts its steps; every buffer holds the number of the step that wrote it last.
@@ -11,7 +11,11 @@ struct Counting {
     step: usize,
     staged: usize,
     finished: usize,
+    /// Of the pass staged last.
+    tokens: Vec<u32>,
     logits: Vec<f32>,
+    /// Chooses by itself.
+    queues: bool,
 }
 
 impl Counting {
@@ -30,6 +34,7 @@ impl Steps for Counting {
 
     fn stage(&mut self, batch: &Batch<'_>) {
         self.staged += 1;
+        self.tokens = batch.spans.iter().flat_map(|span| span.tokens.to_vec()).collect();
         self.logits = vec![0.0; batch.logit_rows().len()];
     }
 
@@ -109,7 +114,11 @@ impl Device for Counting {
     }
 
     fn select(&mut self, selections: &[Selection]) -> Result<Vec<u32>, ModelError> {
-        Ok(vec![0; selections.len()])
+        Ok((0..selections.len() as u32).map(|row| 70 + row).collect())
+    }
+
+    fn queue_select(&mut self, _: &[Selection]) -> Result<Option<Ticket>, ModelError> {
+        Ok(self.queues.then_some(Ticket(5)))
     }
 
     fn state_clear(&mut self, _: Slot) {}
@@ -189,7 +198,7 @@ fn bad_batches_are_refused_before_anything_runs() {
     let (p0, p1, both) = ([Page(0)], [Page(1)], [Page(0), Page(1)]);
     let many = [1; 301];
     let full = [1; PAGE_TOKENS];
-    let bad: [(&[Span<'_>], &str); 14] = [
+    let bad: [(&[Span<'_>], &str); 16] = [
         (&[], "0 rows"),
         (&[span(0, 0, &[], &p0, Logits::Last)], "0 rows"),
         (&[span(0, 0, &[1], &p0, Logits::Last), span(1, 0, &[], &p1, Logits::Last)], "span 1 has no tokens"),
@@ -204,6 +213,8 @@ fn bad_batches_are_refused_before_anything_runs() {
         (&[span(0, 0, &[1], &p0, Logits::Last), span(1, 1, &[1], &p0, Logits::Last)], "span 1 writes page 0, which another"),
         (&[span(0, 4096, &[1], &[Page(0); 17], Logits::Last)], "span 0 ends at position 4097; the model's context is 4096"),
         (&[span(0, 0, &[1, 320], &p0, Logits::Last)], "token 320 in span 0; the vocabulary has 320"),
+        (&[span(0, 0, &[NEXT], &p0, Logits::Last)], "the token chosen for row 0 in span 0; 0 were chosen"),
+        (&[span(0, 0, &[1, NEXT], &p0, Logits::Last)], "a chosen token among others in span 0"),
     ];
     for (spans, expected) in bad {
         let error = runner.run(&Batch { spans }).unwrap_err().to_string();
@@ -216,4 +227,34 @@ fn bad_batches_are_refused_before_anything_runs() {
     let spans = [span(0, PAGE_TOKENS, &[1], &first, Logits::Last), span(1, PAGE_TOKENS, &[2], &second, Logits::Last)];
     runner.run(&Batch { spans: &spans }).unwrap();
     assert_eq!((runner.device.staged, runner.device.finished), (1, 1));
+}
+
+#[test]
+fn chosen_tokens_reach_the_next_pass_and_no_other() {
+    let pages = [[Page(0)], [Page(1)]];
+    let greedy = [Selection::greedy(), Selection::greedy()];
+    let prompt = [span(0, 0, &[1, 2], &pages[0], Logits::Last), span(1, 0, &[3], &pages[1], Logits::Last)];
+    let next = [span(1, 1, &[NEXT], &pages[1], Logits::Last), span(0, 2, &[NEXT], &pages[0], Logits::Last)];
+    let mixed = [span(1, 2, &[4], &pages[1], Logits::Last), span(0, 3, &[NEXT], &pages[0], Logits::Last)];
+    for queues in [false, true] {
+        let mut runner = Runner::new(ModelConfig::tiny(), Counting { queues, ..Counting::default() }).unwrap();
+        runner.run(&Batch { spans: &prompt }).unwrap();
+        let choice = runner.queue_select(&greedy).unwrap();
+        // A device that chooses by itself knows what stands for the token; every other is given the token.
+        assert_eq!(choice, if queues { Choice::Queued(Ticket(5)) } else { Choice::Made(vec![70, 71]) });
+        runner.run(&Batch { spans: &next }).unwrap();
+        assert_eq!(runner.device.tokens, if queues { [NEXT, NEXT] } else { [70, 71] });
+        if !queues {
+            assert_eq!(runner.chosen(choice).unwrap(), [70, 71]);
+        }
+        let error = runner.run(&Batch { spans: &next }).unwrap_err().to_string();
+        assert!(error.contains("the token chosen for row 0 in span 0; 0 were chosen"), "{error}");
+
+        runner.queue_select(&greedy).unwrap();
+        runner.run(&Batch { spans: &mixed }).unwrap();
+        assert_eq!(runner.device.tokens, if queues { [4, NEXT] } else { [4, 71] });
+        runner.queue_select(&greedy[..1]).unwrap();
+        let error = runner.run(&Batch { spans: &mixed }).unwrap_err().to_string();
+        assert!(error.contains("the token chosen for row 1 in span 1; 1 were chosen"), "{error}");
+    }
 }
