@@ -207,6 +207,7 @@ LY_KERNEL(attn_decode_strided_256_1, attn_decode<256, 1, false>)
 LY_KERNEL(attn_decode_strided_256_4, attn_decode<256, 4, false>)
 
 constant uint PARTS_MAX = 1024;   // of a context; policy.rs says the same
+constant uint COMBINE_THREADS = 512;
 
 struct CombinePartsArgs { uint heads_q, head_dim, splits, block_tokens, stride, mixed_stride; };
 
@@ -224,6 +225,7 @@ kernel void attn_combine(device const float *parts [[buffer(0)]], device const f
   uint used = min((context + size - 1) / size, args.splits);
   device const float *from = parts + (row * args.heads_q + head) * args.splits * (dim + 2);
   threadgroup float share[PARTS_MAX];
+  threadgroup float values[COMBINE_THREADS];
   float top = -INFINITY, sum = 0.0f;
   for (uint p = lane; p < used; p += 32) top = max(top, from[p * (dim + 2) + dim]);
   top = simd_max(top);
@@ -234,9 +236,19 @@ kernel void attn_combine(device const float *parts [[buffer(0)]], device const f
   }
   sum = simd_sum(sum);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint i = thread_at; i < dim; i += simdgroups * 32) {
-    float value = 0.0f;
-    for (uint p = 0; p < used; ++p) value += from[p * (dim + 2) + i] * share[p];
+  // Threads share a value's parts, eight of which are on their way at a time.
+  uint sharers = simdgroups * 32 / dim, sharer = thread_at / dim, i = thread_at % dim;
+  float value = 0.0f;
+  if (sharer < sharers)
+    for (uint first = sharer; first < used; first += sharers * 8) {
+      float part[8];
+      for (uint u = 0; u < 8; ++u) part[u] = first + u * sharers < used ? from[(first + u * sharers) * (dim + 2) + i] : 0.0f;
+      for (uint u = 0; u < 8; ++u) value += first + u * sharers < used ? part[u] * share[first + u * sharers] : 0.0f;
+    }
+  values[thread_at] = value;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (thread_at < dim) {
+    for (uint g = 1; g < sharers; ++g) value += values[g * dim + i];
     float gate = projected[row * args.stride + head * 2 * dim + dim + i];
     mixed[row * args.mixed_stride + head * dim + i] = value / sum / (1.0f + exp(-gate));
   }

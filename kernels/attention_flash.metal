@@ -27,7 +27,6 @@ kernel void attn_flash(device const float *projected [[buffer(0)]], device const
   threadgroup half queries[M * VALUE_LD];
   threadgroup float room[M * CHUNK_LD];          // keys of one chunk, or scores, or values: never two of them
   threadgroup half weights[M * CHUNK_LD];
-  threadgroup float top[M];
   threadgroup float total[M];
   threadgroup float shrink[M];
   threadgroup half *rows = (threadgroup half *)room;
@@ -41,10 +40,7 @@ kernel void attn_flash(device const float *projected [[buffer(0)]], device const
     if (m < used) value = projected[(tile.x + m / heads) * args.stride + (head_kv * heads + m % heads) * 2 * D + at] * args.scale;
     queries[m * VALUE_LD + at] = narrowed(value);
   }
-  if (thread_at < M) {
-    top[thread_at] = -INFINITY;
-    total[thread_at] = 0.0f;
-  }
+  float top[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}, sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};   // of this simdgroup's rows
   ly_tile<16, TN> out;
   ly_tile_zero(out);
   uint context = tile.z + tile.y;
@@ -77,17 +73,15 @@ kernel void attn_flash(device const float *projected [[buffer(0)]], device const
       uint m = simdgroup_at * 4 + i, last = tile.z + m / heads;   // the last position that this row may see
       float a = t0 + lane <= last ? room[m * CHUNK_LD + lane] : -INFINITY;
       float b = t0 + 32 + lane <= last ? room[m * CHUNK_LD + 32 + lane] : -INFINITY;
-      float before = top[m], peak = max(before, simd_max(max(a, b)));
+      float before = top[i], peak = max(before, simd_max(max(a, b)));
       float share = peak == -INFINITY ? 1.0f : exp(before - peak);
       float p = peak == -INFINITY ? 0.0f : exp(a - peak), r = peak == -INFINITY ? 0.0f : exp(b - peak);
       float sum = simd_sum(p + r);
       weights[m * CHUNK_LD + lane] = half(p);
       weights[m * CHUNK_LD + 32 + lane] = half(r);
-      if (lane == 0) {
-        top[m] = peak;
-        shrink[m] = share;
-        total[m] = total[m] * share + sum;
-      }
+      top[i] = peak;
+      sums[i] = sums[i] * share + sum;
+      if (lane == 0) shrink[m] = share;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     ly_tile_scale_rows(out, (threadgroup const float *)shrink + row_at);
@@ -106,6 +100,8 @@ kernel void attn_flash(device const float *projected [[buffer(0)]], device const
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
   }
+  if (lane == 0)
+    for (uint i = 0; i < 4; ++i) total[simdgroup_at * 4 + i] = sums[i];
   // 64 columns at a time through `room`: a column group's share of them.
   for (uint g = 0; g < 4; ++g) {
     if (column_group == g) ly_tile_store(out, room + row_at * CHUNK_LD, CHUNK_LD);

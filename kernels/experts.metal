@@ -38,6 +38,8 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
   threadgroup uint chosen[32];
   uint row = group.z, choice = group.y, k = args.per_token;
   device uint *route = routes + row * (2 * k + 1);
+  ChainParts chain = chain_load(sums, row, args.parts, lane);
+  stage_rows<PL, 1, PROJECT_THREADS>(staged, x, args.cols, row, row + 1, 0, args.cols, thread_at);
   uint expert = 0;
   if (choice < k) {
     if (ROUTES) {
@@ -80,12 +82,14 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
     w[2] = lane_weights<BITS, PL>(ups, ups_scales, ups_biases, up_row + a, lane * PL, args.cols, args.group_shift);
     w[3] = lane_weights<BITS, PL>(ups, ups_scales, ups_biases, up_row + b, lane * PL, args.cols, args.group_shift);
   }
-  float factor = chain_scale(sums, row, args.parts, args.cols, args.eps, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   float gate[2] = {0.0f, 0.0f}, up[2] = {0.0f, 0.0f};
   for (uint base = 0; base < args.cols; base += STAGE_VALUES) {
-    if (base > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
-    stage_rows<PL, 1>(staged, x, args.cols, row, row + 1, base, args.cols, thread_at, simdgroups * 32);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (base > 0) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      stage_rows<PL, 1, PROJECT_THREADS>(staged, x, args.cols, row, row + 1, base, args.cols, thread_at);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
     for (uint slice = 0; slice < STAGE_VALUES / (32 * PL); ++slice) {
       uint chunk = slice * 32 + lane, at = base + chunk * PL, next = at + 32 * PL;
       if (next < args.cols) {
@@ -105,6 +109,7 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
       for (uint i = 0; i < 4; ++i) w[i] = following[i];
     }
   }
+  float factor = chain_scale(chain, sums, row, args.parts, args.cols, args.eps, lane);
   device float *to = hidden + row * (k * args.width + args.shared_width) + choice * args.width;
   for (uint i = 0; i < 2; ++i) {
     float g = simd_sum(gate[i]) * factor, u = simd_sum(up[i]) * factor;
@@ -165,7 +170,7 @@ kernel void experts_down(device const uint *codes [[buffer(0)]], device const bf
                                                   args.shared_width, args.shared_group_shift);
   ly_wait_previous();
   float shared_weight = as_type<float>(route[2 * k]);
-  stage_rows<SHARED_PL, 1>(staged, from + k * args.width, 0, 0, 1, 0, args.shared_width, thread_at, simdgroups * 32);
+  stage_rows<SHARED_PL, 1, OUTPUT_THREADS>(staged, from + k * args.width, 0, 0, 1, 0, args.shared_width, thread_at);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint at = lane * SHARED_PL; at < args.shared_width; at += 32 * SHARED_PL) {
     LaneWeights<BITS, SHARED_PL> w = first_weights;
@@ -179,7 +184,7 @@ kernel void experts_down(device const uint *codes [[buffer(0)]], device const bf
   for (uint first = 0; first < k; first += together) {
     uint count = min(together, k - first);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    stage_rows<PL, 1>(staged, from + first * args.width, 0, 0, 1, 0, count * args.width, thread_at, simdgroups * 32);
+    stage_rows<PL, 1, OUTPUT_THREADS>(staged, from + first * args.width, 0, 0, 1, 0, count * args.width, thread_at);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     // Two choices at a time, so that the weights of both are on their way together.
     for (uint i = 0; i < count; i += 2) {

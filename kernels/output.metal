@@ -30,7 +30,7 @@ kernel void output(device const uint *codes [[buffer(0)]], device const bfloat *
   for (uint r = 0; r < ROWS; ++r) acc[r] = 0.0f;
   for (uint base = 0; base < args.cols; base += COUNT) {
     if (base > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
-    stage_rows<PL, ROWS>(staged, x, args.x_stride, row0, args.batch, base, args.cols, thread_at, simdgroups * 32);
+    stage_rows<PL, ROWS, OUTPUT_THREADS>(staged, x, args.x_stride, row0, args.batch, base, args.cols, thread_at);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint slice = 0; slice < COUNT / (32 * PL); ++slice) {
       uint chunk = slice * 32 + lane, at = base + chunk * PL;

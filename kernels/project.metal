@@ -25,10 +25,11 @@ kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat
                     device const float *x [[buffer(12)]], device const float *sums [[buffer(13)]],
                     device float *out [[buffer(14)]], constant ProjectArgs &args [[buffer(15)]],
                     uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
-                    uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
+                    uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   constexpr uint OUTPUTS = ROWS > 2 ? 2 : 4, COUNT = STAGE_VALUES / ROWS, PADDED = COUNT / PL * (PL + 4);
   threadgroup float staged[STAGE_VALUES / PL * (PL + 4)];
-  uint tile_rows = simdgroups * OUTPUTS, tile = group.x, column = 0, rows = args.rows0;
+  constexpr uint tile_rows = PROJECT_THREADS / 32 * OUTPUTS;
+  uint tile = group.x, column = 0, rows = args.rows0;
   device const uint *codes = codes0;
   device const bfloat *scales = scales0;
   device const bfloat *biases = biases0;
@@ -63,14 +64,15 @@ kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat
     for (uint n = 0; n < OUTPUTS; ++n)
       w[n] = lane_weights<BITS, PL>(codes, scales, biases, min(first + n, rows - 1), lane * PL, args.cols, args.group_shift);
   ly_wait_previous();
-  float factor[ROWS], acc[OUTPUTS][ROWS];
+  ChainParts chain[ROWS];
+  float acc[OUTPUTS][ROWS];
   for (uint r = 0; r < ROWS; ++r) {
-    factor[r] = chain_scale(sums, min(row0 + r, args.batch - 1), args.parts, args.cols, args.eps, lane);
+    chain[r] = chain_load(sums, min(row0 + r, args.batch - 1), args.parts, lane);
     for (uint n = 0; n < OUTPUTS; ++n) acc[n][r] = 0.0f;
   }
   for (uint base = 0; base < args.cols; base += COUNT) {
     if (base > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
-    stage_rows<PL, ROWS>(staged, x, args.x_stride, row0, args.batch, base, args.cols, thread_at, simdgroups * 32);
+    stage_rows<PL, ROWS, PROJECT_THREADS>(staged, x, args.x_stride, row0, args.batch, base, args.cols, thread_at);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint slice = 0; slice < COUNT / (32 * PL); ++slice) {
       uint chunk = slice * 32 + lane, at = base + chunk * PL;
@@ -89,11 +91,13 @@ kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat
       for (uint n = 0; n < OUTPUTS; ++n) w[n] = following[n];
     }
   }
-  for (uint r = 0; r < ROWS; ++r)
+  for (uint r = 0; r < ROWS; ++r) {
+    float factor = chain_scale(chain[r], sums, min(row0 + r, args.batch - 1), args.parts, args.cols, args.eps, lane);
     for (uint n = 0; n < OUTPUTS; ++n) {
-      float sum = simd_sum(acc[n][r]) * factor[r];
+      float sum = simd_sum(acc[n][r]) * factor;
       if (lane == n && first + n < rows && row0 + r < args.batch) out[(row0 + r) * args.out_stride + column + first + n] = sum;
     }
+  }
 }
 LY_KERNEL(project_q4_1_32, project<4, 1, 32>)
 LY_KERNEL(project_q4_1_16, project<4, 1, 16>)

@@ -7,20 +7,28 @@
 #pragma once
 constant uint STAGE_VALUES = 2048;   // activations in threadgroup memory, of all rows together
 
+// Threads of a threadgroup; policy.rs says the same.
+constant uint PROJECT_THREADS = 256;
+constant uint OUTPUT_THREADS = 512;
+
 // Where value `i` of a staged row stands.
 template <uint PL> inline uint staged_at(uint i) { return i / PL * (PL + 4) + i % PL; }
 
 // Brings values base .. base + count of rows row0 .. row0 + ROWS into `staged`, [ROWS, count] padded; zeros behind `cols`
 // inputs. Rows behind the last one repeat it.
-template <uint PL, uint ROWS>
+template <uint PL, uint ROWS, uint THREADS>
 inline void stage_rows(threadgroup float *staged, device const float *x, uint stride, uint row0, uint batch, uint base, uint cols,
-                       uint thread_at, uint threads) {
-  constexpr uint COUNT = STAGE_VALUES / ROWS;
-  for (uint i = thread_at * 4; i < STAGE_VALUES; i += threads * 4) {
-    uint row = i / COUNT, at = i % COUNT;
-    float4 value = float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (base + at < cols) value = *(device const float4 *)(x + min(row0 + row, batch - 1) * stride + base + at);
-    *(threadgroup float4 *)(staged + row * (COUNT / PL * (PL + 4)) + staged_at<PL>(at)) = value;
+                       uint thread_at) {
+  constexpr uint COUNT = STAGE_VALUES / ROWS, EACH = STAGE_VALUES / (4 * THREADS);
+  float4 value[EACH];
+  for (uint i = 0; i < EACH; ++i) {
+    uint at = (i * THREADS + thread_at) * 4, row = at / COUNT, column = base + at % COUNT;
+    value[i] = float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (column < cols) value[i] = *(device const float4 *)(x + min(row0 + row, batch - 1) * stride + column);
+  }
+  for (uint i = 0; i < EACH; ++i) {
+    uint at = (i * THREADS + thread_at) * 4, row = at / COUNT;
+    *(threadgroup float4 *)(staged + row * (COUNT / PL * (PL + 4)) + staged_at<PL>(at % COUNT)) = value[i];
   }
 }
 

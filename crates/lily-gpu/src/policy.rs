@@ -37,6 +37,9 @@ pub fn lane_inputs(cols: usize, group: usize, vector_rows: usize) -> usize {
 /// Inputs of an expert's down projection, at most: threadgroup memory holds whole choices.
 pub const EXPERT_WIDTH_MAX: usize = 2048;
 
+/// Threads of `attn_combine`: two share a value of a head of 256.
+pub const COMBINE_THREADS: u32 = 512;
+
 /// Threads of `delta_step`: a simdgroup takes 8 of 128 columns.
 pub const DELTA_STEP_THREADS: u32 = 512;
 

@@ -7,7 +7,7 @@ use crate::buffer::GpuBuffer;
 use crate::device::GpuDevice;
 use crate::entry::{entry, entry2};
 use crate::launch::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
-use crate::policy::{FEW_ROWS, packed_heads};
+use crate::policy::{COMBINE_THREADS, FEW_ROWS, packed_heads};
 
 impl<B: Backend> GpuDevice<B> {
     pub(super) fn prepare_attention(&mut self, layer: usize, rows: usize, projected: &GpuBuffer) {
@@ -83,7 +83,7 @@ impl<B: Backend> GpuDevice<B> {
             stride: projected.width as u32,
             mixed_stride: mixed.width as u32,
             grid: [config.heads_q, rows, 1],
-            threads: 128,
+            threads: COMBINE_THREADS,
         }
         .launch("attn_mix", &mut self.list);
     }
