@@ -7,7 +7,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 
-use lily_model::{Capacity, Device, ModelConfig, ModelError, Page, Selection, Slot, StateCopy, Weights, select_token};
+use lily_model::{Capacity, Device, ModelConfig, ModelError, Page, Selection, Slot, StateCopy, Ticket, Weights, select_token};
 
 use crate::arena::{Arena, StateBytes};
 use crate::backend::{Backend, Prepared, Timed};
@@ -18,6 +18,7 @@ use crate::model::Model;
 use crate::options::GpuOptions;
 use crate::pass::Staged;
 use crate::policy::{FEW_ROWS, Parts, attention_parts};
+use crate::select::{SelectShape, Tickets};
 
 /// The model's steps on a GPU, or on the simulator of one.
 pub struct GpuDevice<B: Backend> {
@@ -35,6 +36,8 @@ pub struct GpuDevice<B: Backend> {
     /// The norm whose factors are in `arena.sums`, and in how many parts.
     pub(crate) chained: Option<(Chained, usize)>,
     recorded: HashMap<Shape, Prepared>,
+    recorded_choices: HashMap<SelectShape, Prepared>,
+    tickets: Tickets,
     /// The staged pass is one that was recorded before: its steps record nothing.
     pub(crate) replays: Option<Prepared>,
     /// Somebody waits for single steps of this pass: every one of them writes what it is there for.
@@ -93,6 +96,8 @@ impl<B: Backend> GpuDevice<B> {
             normed: None,
             chained: None,
             recorded: HashMap::new(),
+            recorded_choices: HashMap::new(),
+            tickets: Tickets::default(),
             replays: None,
             stepwise: false,
             failed: None,
@@ -158,6 +163,41 @@ impl<B: Backend> GpuDevice<B> {
         }
         self.list.clear();
         Ok(())
+    }
+
+    fn check_selections(&self, selections: &[Selection]) -> Result<(), ModelError> {
+        let rows = self.staged.logit_rows.len();
+        if selections.len() == rows {
+            return Ok(());
+        }
+        Err(ModelError::Batch(format!("{} selections for {rows} logit rows", selections.len())))
+    }
+
+    /// Queues a choice that the device serves. `hands_over`: into the next pass as well.
+    fn launch_choice(&mut self, selections: &[Selection], hands_over: bool) -> Result<(), ModelError> {
+        self.arena.select.write(self.backend.get_mut(), selections);
+        let shape = SelectShape::new(selections, hands_over);
+        let prepared = match self.recorded_choices.get(&shape) {
+            Some(&prepared) => prepared,
+            None => {
+                let mut list = CommandList::new(!self.options.concurrent);
+                self.arena.select.record(&mut list, shape, self.arena.logits, self.arena.few.tokens);
+                let prepared = self.backend.get_mut().prepare(&list)?;
+                self.recorded_choices.insert(shape, prepared);
+                prepared
+            }
+        };
+        self.backend.get_mut().replay(prepared)
+    }
+
+    /// After an error of queued work nothing that was queued counts any more, and its own errors are no news.
+    fn heed<T>(&mut self, result: Result<T, ModelError>) -> Result<T, ModelError> {
+        if result.is_err() {
+            self.tickets.lose();
+            self.arena.select.forget();
+            let _ = self.backend.get_mut().wait();
+        }
+        result
     }
 
     fn all_logits(&self) -> &[f32] {
@@ -237,23 +277,35 @@ impl<B: Backend> Device for GpuDevice<B> {
     }
 
     fn select(&mut self, selections: &[Selection]) -> Result<Vec<u32>, ModelError> {
-        let rows = self.staged.logit_rows.len();
-        if selections.len() != rows {
-            return Err(ModelError::Batch(format!("{} selections for {rows} logit rows", selections.len())));
-        }
+        self.check_selections(selections)?;
         if !self.arena.select.serves(selections) {
             self.backend.get_mut().wait()?;
             return Ok(selections.iter().enumerate().map(|(row, selection)| select_token(self.logits(row), selection)).collect());
         }
-        if rows == 0 {
+        if selections.is_empty() {
             return Ok(Vec::new());
         }
-        let mut list = CommandList::new(!self.options.concurrent);
-        self.arena.select.launch(self.backend.get_mut(), &mut list, self.arena.logits, selections, None);
-        self.backend.get_mut().run(&list)?;
-        let mut bytes = vec![0; 4 * rows];
-        self.backend.get_mut().read(self.arena.select.chosen.part(0, 4 * rows), &mut bytes)?;
-        Ok(bytes.chunks_exact(4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect())
+        self.launch_choice(selections, false)?;
+        let mut bytes = vec![0; 4 * selections.len()];
+        let read = self.backend.get_mut().read(self.arena.select.chosen.part(0, bytes.len()), &mut bytes);
+        self.heed(read)?;
+        Ok(tokens(&bytes))
+    }
+
+    fn queue_select(&mut self, selections: &[Selection]) -> Result<Option<Ticket>, ModelError> {
+        self.check_selections(selections)?;
+        if !self.options.device_tokens || selections.is_empty() || !self.arena.select.serves(selections) {
+            return Ok(None);
+        }
+        self.launch_choice(selections, true)?;
+        let chosen = self.arena.select.chosen.part(0, 4 * selections.len());
+        Ok(Some(self.tickets.issue(self.backend.get_mut().read_later(chosen))))
+    }
+
+    fn chosen(&mut self, ticket: Ticket) -> Result<Vec<u32>, ModelError> {
+        let pending = self.tickets.take(ticket)?;
+        let read = self.backend.get_mut().collect(pending);
+        self.heed(read).map(|bytes| tokens(&bytes))
     }
 
     fn state_clear(&mut self, slot: Slot) {
@@ -292,4 +344,8 @@ impl<B: Backend> Device for GpuDevice<B> {
             self.backend.get_mut().copy(from, to);
         }
     }
+}
+
+fn tokens(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
 }

@@ -3,7 +3,7 @@
 //! Everything stands in one buffer with fixed places, so that one copy brings it and recorded lists stay valid. There are
 //! two of them: a small one for passes of few rows, where a copy's size is time, and a large one.
 
-use lily_model::{Batch, Logits, PAGE_TOKENS};
+use lily_model::{Batch, Logits, NEXT, PAGE_TOKENS};
 
 use crate::backend::Backend;
 use crate::commands::View;
@@ -63,9 +63,20 @@ impl PassBuffer {
         Ok(PassBuffer { whole, tokens, rows, spans, logit_rows, tiles, pages })
     }
 
-    /// Writes the pass that [`Staged::set`] laid out for this buffer.
-    pub fn write(&self, backend: &mut impl Backend, staged: &Staged) {
-        backend.write(self.whole.part(0, staged.bytes.len()), &staged.bytes);
+    /// Writes the pass that [`Staged::set`] laid out for this buffer. Tokens that the device chose come from `chosen`, row by
+    /// row, or are in their places where that is this buffer's own part.
+    pub fn write(&self, backend: &mut impl Backend, staged: &Staged, chosen: View) {
+        let last = (0..staged.rows).rfind(|&row| staged.token(self, row) == NEXT);
+        let Some(last) = last else { return backend.write(self.whole.part(0, staged.bytes.len()), &staged.bytes) };
+        let from = self.rows.offset;
+        backend.write(self.whole.part(from, staged.bytes.len() - from), &staged.bytes[from..]);
+        let bytes = 4 * (last + 1);
+        if chosen != self.tokens {
+            backend.copy(chosen.part(0, bytes), self.tokens.part(0, bytes));
+        }
+        for row in (0..staged.rows).filter(|&row| staged.token(self, row) != NEXT) {
+            backend.write(self.tokens.part(4 * row, 4), &staged.token(self, row).to_le_bytes());
+        }
     }
 }
 
@@ -108,6 +119,11 @@ impl Staged {
         for (at, &row) in self.logit_rows.iter().enumerate() {
             put(&mut self.bytes, &buffer.logit_rows, at, &[row]);
         }
+    }
+
+    fn token(&self, buffer: &PassBuffer, row: usize) -> u32 {
+        let at = buffer.tokens.offset + 4 * row;
+        u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("four bytes"))
     }
 
     /// Whether every row gets logits, in order.

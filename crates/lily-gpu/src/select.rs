@@ -1,8 +1,10 @@
 //! Choosing tokens where the logits are: what `kernels/select.metal` needs, and which selections it can serve.
 
-use lily_model::{ModelConfig, ModelError, Selection};
+use std::collections::VecDeque;
 
-use crate::backend::Backend;
+use lily_model::{ModelConfig, ModelError, Selection, Ticket};
+
+use crate::backend::{Backend, PENDING_MAX, Pending};
 use crate::commands::{CommandList, View};
 use crate::launch::{SelectLargest, SelectToken};
 
@@ -17,7 +19,7 @@ const RULE_BYTES: usize = 32;
 const THREADS: u32 = 128;
 
 /// Buffers of the selection, for a few rows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct SelectBuffers {
     rules: View,
     bias: View,
@@ -26,6 +28,26 @@ pub(crate) struct SelectBuffers {
     pub chosen: View,
     rows: usize,
     vocab: usize,
+    /// What `rules` holds: greedy rules stay the same step after step.
+    sent: Vec<u8>,
+}
+
+/// What a recorded choice depends on beside device buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SelectShape {
+    rows: usize,
+    /// Candidates that a draw looks at.
+    keep: u32,
+    /// The next pass of few rows gets the tokens.
+    hands_over: bool,
+}
+
+impl SelectShape {
+    pub fn new(selections: &[Selection], hands_over: bool) -> Self {
+        let draws = |selection: &&Selection| selection.temperature > 0.0;
+        let keep = selections.iter().filter(draws).map(|selection| selection.top_k).max().unwrap_or(1) as u32;
+        SelectShape { rows: selections.len(), keep, hands_over }
+    }
 }
 
 impl SelectBuffers {
@@ -43,6 +65,7 @@ impl SelectBuffers {
             chosen: view(4 * rows, "chosen tokens")?,
             rows,
             vocab,
+            sent: Vec::new(),
         })
     }
 
@@ -57,8 +80,8 @@ impl SelectBuffers {
         parts_fit && selections.len() <= self.rows && selections.iter().all(one)
     }
 
-    /// Queues rules and the launches; the tokens are in `chosen` afterwards, and in `tokens` if that is given.
-    pub fn launch(&self, backend: &mut impl Backend, list: &mut CommandList, logits: View, selections: &[Selection], tokens: Option<View>) {
+    /// Queues the rules of a choice. Afterwards its launches may run.
+    pub fn write(&mut self, backend: &mut impl Backend, selections: &[Selection]) {
         let words = self.vocab.div_ceil(32);
         let mut rules = Vec::with_capacity(RULE_BYTES * selections.len());
         for (row, selection) in selections.iter().enumerate() {
@@ -75,9 +98,20 @@ impl SelectBuffers {
             let counts = [selection.top_k as u32, changes.len() as u32 / 16, u32::from(selection.allowed.is_some())];
             rules.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
         }
-        backend.write(self.rules.part(0, rules.len()), &rules);
-        let draws = |selection: &&Selection| selection.temperature > 0.0;
-        let keep = selections.iter().filter(draws).map(|selection| selection.top_k).max().unwrap_or(1) as u32;
+        if rules != self.sent {
+            backend.write(self.rules.part(0, rules.len()), &rules);
+            self.sent = rules;
+        }
+    }
+
+    /// Forgets what the device holds: queued work was lost.
+    pub fn forget(&mut self) {
+        self.sent.clear();
+    }
+
+    /// Records the launches: the tokens are in `chosen` afterwards, and in `tokens` if the shape hands them over.
+    pub fn record(&self, list: &mut CommandList, shape: SelectShape, logits: View, tokens: View) {
+        let SelectShape { rows, keep, hands_over } = shape;
         let parts = self.vocab.div_ceil(SLICE);
         let SelectBuffers { rules, bias, allowed, found, chosen, .. } = *self;
         SelectLargest {
@@ -91,8 +125,8 @@ impl SelectBuffers {
             parts: parts as u32,
             keep,
             bias_max: BIAS_MAX as u32,
-            allowed_words: words as u32,
-            grid: [parts, selections.len(), 1],
+            allowed_words: self.vocab.div_ceil(32) as u32,
+            grid: [parts, rows, 1],
             threads: THREADS,
         }
         .launch("select", list);
@@ -101,14 +135,53 @@ impl SelectBuffers {
             found,
             rules,
             chosen,
-            tokens: tokens.unwrap_or(bias), // unused without a hand-over, but bound
+            tokens: if hands_over { tokens } else { bias }, // bound, not written
             parts: parts as u32,
             keep,
-            hands_over: u32::from(tokens.is_some()),
-            grid: [selections.len(), 1, 1],
+            hands_over: u32::from(hands_over),
+            grid: [rows, 1, 1],
             threads: THREADS,
         }
         .launch("select", list);
+    }
+}
+
+/// Choices whose tokens the host has not read yet.
+#[derive(Debug, Default)]
+pub(crate) struct Tickets {
+    issued: u64,
+    /// Those below are lost with an earlier one.
+    lost: u64,
+    pending: VecDeque<(u64, Pending)>,
+}
+
+impl Tickets {
+    pub fn issue(&mut self, pending: Pending) -> Ticket {
+        self.issued += 1;
+        if self.pending.len() == PENDING_MAX {
+            self.pending.pop_front();
+        }
+        self.pending.push_back((self.issued - 1, pending));
+        Ticket(self.issued - 1)
+    }
+
+    /// # Errors
+    /// A ticket that was taken before, is too old, or belongs to a choice that was lost.
+    pub fn take(&mut self, ticket: Ticket) -> Result<Pending, ModelError> {
+        let at = self.pending.iter().position(|(number, _)| *number == ticket.0);
+        match at.and_then(|at| self.pending.remove(at)) {
+            Some(_) if ticket.0 < self.lost => Err(ModelError::Device("the step before this one failed".into())),
+            Some((_, pending)) => Ok(pending),
+            None => {
+                let found = ticket.0;
+                Err(ModelError::Device(format!("expected one of the last {PENDING_MAX} choices, not read yet, found number {found}")))
+            }
+        }
+    }
+
+    /// Work was lost: what has been issued so far has no tokens.
+    pub fn lose(&mut self) {
+        self.lost = self.issued;
     }
 }
 

@@ -24,6 +24,19 @@ pub struct Timed {
     pub microseconds: f32,
 }
 
+/// Bytes that a device brings to the host by itself, see [`Backend::read_later`].
+#[derive(Debug)]
+pub enum Pending {
+    /// They are here, or were lost.
+    Ready(Result<Box<[u8]>, ModelError>),
+    /// Under way; the backend's own number, and how many bytes.
+    Queued { number: u64, bytes: usize },
+}
+
+/// Reads that may be under way at a time, and the bytes of each, at most.
+pub const PENDING_MAX: usize = 8;
+pub const PENDING_BYTES: usize = 4096;
+
 /// One device. Work is queued and runs in the order of the calls; [`Backend::read`] and [`Backend::wait`] wait for it.
 /// After an error of queued work the next waiting call reports it, once.
 pub trait Backend: Send {
@@ -63,6 +76,24 @@ pub trait Backend: Send {
 
     /// Waits for all queued work, then copies to the host.
     fn read(&mut self, from: View, bytes: &mut [u8]) -> Result<(), ModelError>;
+
+    /// Queues a copy to the host of at most [`PENDING_BYTES`], for [`Backend::collect`]. Once [`PENDING_MAX`] later ones
+    /// have been queued it is lost. Here it waits, so that nothing is gained; a backend that can do better does.
+    fn read_later(&mut self, from: View) -> Pending {
+        let mut bytes = vec![0; from.bytes];
+        Pending::Ready(self.read(from, &mut bytes).map(|()| bytes.into()))
+    }
+
+    /// Waits for such a copy and all that was queued before it, and for nothing else.
+    ///
+    /// # Errors
+    /// Of that work; work queued later reports its own.
+    fn collect(&mut self, pending: Pending) -> Result<Box<[u8]>, ModelError> {
+        match pending {
+            Pending::Ready(result) => result,
+            Pending::Queued { number, .. } => Err(ModelError::Device(format!("expected a read of this device, found number {number}"))),
+        }
+    }
 
     /// Runs a list once, one launch after the other, and says how long each took. Here by the host's clock, waiting
     /// included; a device with timestamps does better.

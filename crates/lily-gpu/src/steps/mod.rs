@@ -53,7 +53,7 @@ impl<B: Backend> Steps for GpuDevice<B> {
     fn stage(&mut self, batch: &Batch<'_>) {
         let pass = if batch.rows() <= FEW_ROWS { &self.arena.few } else { &self.arena.many };
         self.staged.set(batch, pass, self.config.heads_q / self.config.heads_kv);
-        pass.write(self.backend.get_mut(), &self.staged);
+        pass.write(self.backend.get_mut(), &self.staged, self.arena.few.tokens);
         self.begin();
     }
 

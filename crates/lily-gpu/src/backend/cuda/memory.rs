@@ -7,6 +7,7 @@ use cudarc::driver::sys;
 use lily_model::ModelError;
 
 use super::driver::{Driver, check, fault};
+use crate::backend::{PENDING_BYTES, PENDING_MAX};
 use crate::commands::{BufferId, View};
 
 /// Kept free for what the driver takes on its own: modules, graphs, local memory of the kernels.
@@ -260,6 +261,47 @@ impl Ring {
         self.current = (self.current + 1) % self.slots.len();
         self.used = 0;
         self.slots[self.current].1.wait()
+    }
+}
+
+/// Reads of a few bytes that the host comes back for, in slots of pinned memory used in turn.
+pub(super) struct Returns {
+    driver: Arc<Driver>,
+    slots: Vec<(Pinned, Event)>,
+    begun: u64,
+}
+
+impl Returns {
+    pub fn new(driver: &Arc<Driver>) -> Result<Self, ModelError> {
+        let slot = |_| Ok((Pinned::new(PENDING_BYTES)?, Event::new(driver, false)?));
+        let slots = (0..PENDING_MAX).map(slot).collect::<Result<_, ModelError>>()?;
+        Ok(Returns { driver: driver.clone(), slots, begun: 0 })
+    }
+
+    /// Queues a read; the number is for [`Returns::end`].
+    pub fn begin(&mut self, from: sys::CUdeviceptr, bytes: usize) -> Result<u64, ModelError> {
+        if bytes > PENDING_BYTES {
+            return Err(fault(format!("expected a read of at most {PENDING_BYTES} bytes, found {bytes}")));
+        }
+        let (slot, event) = &self.slots[self.begun as usize % PENDING_MAX];
+        // SAFETY: the source is inside a buffer and fits the slot, which nobody looks at before its event. A read that was
+        // never ended wrote before this one does: they are in one stream.
+        let queued = unsafe { sys::cuMemcpyDtoHAsync_v2(slot.start.cast(), from, bytes, self.driver.stream) };
+        check(queued, || format!("copying {} from the device", size(bytes)))?;
+        event.record()?;
+        self.begun += 1;
+        Ok(self.begun - 1)
+    }
+
+    /// Waits for a read.
+    pub fn end(&mut self, number: u64, bytes: usize) -> Result<Box<[u8]>, ModelError> {
+        if number >= self.begun || self.begun - number > PENDING_MAX as u64 || bytes > PENDING_BYTES {
+            return Err(fault(format!("expected one of the last {PENDING_MAX} of {} reads, found number {number}", self.begun)));
+        }
+        let (slot, event) = &mut self.slots[number as usize % PENDING_MAX];
+        event.wait()?;
+        // SAFETY: the event says that the device is done with the slot.
+        Ok(unsafe { slot.bytes()[..bytes].into() })
     }
 }
 

@@ -15,13 +15,13 @@ use std::sync::Arc;
 use cudarc::driver::sys;
 use lily_model::{Bytes, ModelError};
 
-use super::{Backend, Prepared, Timed};
+use super::{Backend, Pending, Prepared, Timed};
 use crate::commands::{BufferId, CommandList, View};
 use crate::sources;
 use driver::{Driver, check};
 use kernels::{Folder, Kernels, Workshop};
 use launch::{Graph, Launcher};
-use memory::{Arena, Ring};
+use memory::{Arena, Returns, Ring};
 use nvrtc::Nvrtc;
 
 /// Views start at multiples of this, as vectors and asynchronous copies need.
@@ -50,6 +50,7 @@ pub struct CudaBackend {
     arena: Arena,
     writes: Ring,
     reads: Ring,
+    returns: Returns,
     /// Larger slots for the weights, given back once work starts.
     imports: Option<Ring>,
     /// What went wrong in a call that reports nothing itself.
@@ -94,6 +95,7 @@ impl CudaBackend {
             arena: Arena::new(driver.clone())?,
             writes: Ring::new(&driver, 4, 1 << 20)?,
             reads: Ring::new(&driver, 2, 4 << 20)?,
+            returns: Returns::new(&driver)?,
             imports: None,
             fault: None,
             options,
@@ -232,6 +234,27 @@ impl Backend for CudaBackend {
         self.driver.enter()?;
         let address = self.arena.address(View { bytes: bytes.len(), ..from })?;
         self.reads.read(address, bytes)
+    }
+
+    fn read_later(&mut self, from: View) -> Pending {
+        if let Some(fault) = self.fault.take() {
+            return Pending::Ready(Err(fault));
+        }
+        let begun = self.driver.enter().and_then(|()| self.arena.address(from)).and_then(|address| self.returns.begin(address, from.bytes));
+        match begun {
+            Ok(number) => Pending::Queued { number, bytes: from.bytes },
+            Err(error) => Pending::Ready(Err(error)),
+        }
+    }
+
+    fn collect(&mut self, pending: Pending) -> Result<Box<[u8]>, ModelError> {
+        match pending {
+            Pending::Ready(result) => result,
+            Pending::Queued { number, bytes } => {
+                self.driver.enter()?;
+                self.returns.end(number, bytes)
+            }
+        }
     }
 
     fn profile(&mut self, list: &CommandList) -> Result<Vec<Timed>, ModelError> {
