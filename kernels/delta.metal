@@ -81,7 +81,8 @@ kernel void delta_step(device const float *projected [[buffer(0)]], device const
     float4 d = (float4(value[column], value[column + 1], value[column + 2], value[column + 3]) - s_k * decay) * beta;
     float4 read = s_q * decay + d * k_q;
     float written[4] = {d.x, d.y, d.z, d.w}, made[4] = {read.x, read.y, read.z, read.w};
-    uint following = min(column + simdgroups * 4, args.dim_v - 4);
+    // After the last columns of its own a simdgroup reads these again: others are writing theirs.
+    uint following = column + simdgroups * 4 < args.dim_v ? column + simdgroups * 4 : column;
     for (uint c = 0; c < 4; ++c) {
       for (uint i = 0; i < PER_LANE; ++i) columns[(column + c) * DK + i] = decay * s[c][i] + written[c] * k[i];
       for (uint i = 0; i < PER_LANE; ++i) s[c][i] = columns[(following + c) * DK + i];

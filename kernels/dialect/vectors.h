@@ -12,7 +12,7 @@ namespace ly {
 template <class To, class From> LY_FN To bits(From from) {
   static_assert(sizeof(To) == sizeof(From), "as_type: the sizes differ");
   To to;
-  memcpy(&to, &from, sizeof to);
+  memcpy(static_cast<void *>(&to), &from, sizeof to);
   return to;
 }
 }  // namespace ly
