@@ -1,11 +1,13 @@
 //! The handle that callers hold: checks a request, queues it, stops the thread.
 
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use lily_model::{Device, PAGE_TOKENS, Runner};
 use tokio::sync::mpsc::unbounded_channel;
 
+use crate::disk::DiskTier;
 use crate::inbox::{Closing, Inbox};
 use crate::scheduler::Scheduler;
 use crate::stats::Stats;
@@ -24,6 +26,8 @@ struct Handle {
     context: usize,
     vocab: usize,
     device_name: String,
+    /// Filled once by the thread.
+    found_on_disk: Mutex<Receiver<Vec<Vec<u32>>>>,
 }
 
 impl Engine {
@@ -39,12 +43,17 @@ impl Engine {
         let (vocab, device_name) = (runner.config.vocab, runner.device.name());
         let options = Options { context, ..options };
         let scheduler_inbox = inbox.clone();
+        let (found, found_on_disk) = sync_channel(1);
         let work = move || {
             let _seal = SealAtEnd(scheduler_inbox.clone());
-            Scheduler::new(runner, options, scheduler_inbox).run();
+            let scheduler = Scheduler::new(runner, options, scheduler_inbox);
+            // Nobody may ever ask.
+            let _ = found.send(scheduler.disk.as_ref().map(DiskTier::longest).unwrap_or_default());
+            scheduler.run();
         };
         let thread = thread::Builder::new().name("lily-engine".into()).spawn(work).expect("the system can start a thread");
-        Engine { handle: Arc::new(Handle { inbox, thread: Mutex::new(Some(thread)), context, vocab, device_name }) }
+        let (thread, found_on_disk) = (Mutex::new(Some(thread)), Mutex::new(found_on_disk));
+        Engine { handle: Arc::new(Handle { inbox, thread, context, vocab, device_name, found_on_disk }) }
     }
 
     /// Queues a request; fails at once where it can never run. Does not block.
@@ -63,6 +72,12 @@ impl Engine {
         let (sender, receiver) = unbounded_channel();
         self.handle.inbox.accept(request, sender)?;
         Ok(Generation::new(receiver, self.handle.inbox.clone()))
+    }
+
+    /// The conversations that the cache directory held at the start, as tokens; empty when asked again. Blocks
+    /// until the directory is read.
+    pub fn take_found_on_disk(&self) -> Vec<Vec<u32>> {
+        self.handle.found_on_disk.lock().unwrap_or_else(PoisonError::into_inner).recv().unwrap_or_default()
     }
 
     /// Positions a sequence may have.

@@ -85,6 +85,22 @@ impl<T> TokenTree<T> {
         }
     }
 
+    /// The saved prefixes that no longer one begins with.
+    pub fn longest(&self) -> Vec<Vec<u32>> {
+        let leaves = self.nodes.values().filter(|node| node.children.is_empty() && node.position > 0);
+        let tokens = |leaf: &Node<T>| {
+            let mut edges = Vec::new();
+            let mut node = leaf;
+            while node.position > 0 {
+                edges.push(&node.edge[..]);
+                node = &self.nodes[&node.parent];
+            }
+            edges.reverse();
+            edges.concat()
+        };
+        leaves.map(tokens).collect()
+    }
+
     /// Saves a prefix that is not saved yet.
     pub fn insert(&mut self, tokens: &[u32], value: T) -> NodeId {
         let above = self.find(tokens, tokens.len());

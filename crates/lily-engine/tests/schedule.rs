@@ -311,6 +311,26 @@ fn pages_run_out_and_every_answer_is_still_right() {
 }
 
 #[test]
+fn a_preempted_sequence_comes_back_before_those_that_came_later() {
+    let (engine, probe) = start(Capacity { slots: 2, pages: 3, ..CAPACITY }, Options { cache_bytes: 0, ..options() });
+    probe.hold();
+    let prompts = [200, 200, 90].map(|length| Random(75 + length as u64).tokens(length));
+    let limits = [500, 200, 5];
+    let generations = [0, 1, 2].map(|at| engine.submit(greedy(prompts[at].clone(), limits[at])).unwrap());
+    probe.go_on();
+    for (at, generation) in generations.into_iter().enumerate() {
+        assert_eq!(hear(generation).tokens, continuation(&prompts[at], limits[at]), "request {at}");
+    }
+    // The second gave up its page; when it began again, the third, which would have had room, still waited.
+    assert!(engine.stats().preempted >= 1);
+    let passes = probe.passes.lock().unwrap();
+    let spans: Vec<(usize, usize)> = passes.iter().flatten().map(|span| (span.0, span.1)).collect();
+    let begins: Vec<usize> = (0..spans.len()).filter(|&at| spans[at].1 == 0).collect();
+    let third = spans.iter().position(|&span| span == (26, 64)).expect("the end of its prompt of 90 tokens");
+    assert!(begins.len() >= 4 && begins.iter().all(|&at| at < third), "{spans:?}");
+}
+
+#[test]
 fn sampled_answers_repeat_across_preemption_and_company() {
     let request = |at: u64| {
         let sampling = Sampling {

@@ -41,7 +41,7 @@ impl Collector for EngineFigures {
     }
 }
 
-fn gauges(stats: &Stats) -> [(&'static str, &'static str, usize); 11] {
+fn gauges(stats: &Stats) -> [(&'static str, &'static str, usize); 13] {
     [
         ("requests_waiting", "Requests in the queue", stats.waiting),
         ("requests_prefilling", "Requests whose prompt is being processed", stats.prefilling),
@@ -54,6 +54,8 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, usize); 11] {
         ("cache_entries", "Saved states", stats.cache.entries),
         ("cache_bytes", "Bytes that the state cache holds", stats.cache.bytes),
         ("cache_bytes_max", "Bytes that the state cache may hold", stats.cache.bytes_max),
+        ("cache_disk_entries", "Saved states on disk", stats.cache.disk_entries),
+        ("cache_disk_bytes", "Bytes that the state cache holds on disk", stats.cache.disk_bytes as usize),
     ]
 }
 
@@ -82,10 +84,11 @@ fn seconds(stats: &Stats) -> [(&'static str, &'static str, f64); 3] {
     ]
 }
 
-fn lookup_results(stats: &Stats) -> [(&'static str, u64); 5] {
+fn lookup_results(stats: &Stats) -> [(&'static str, u64); 6] {
     let cache = &stats.cache;
     [
         ("hit", cache.hits),
+        ("hit_disk", cache.hits_disk),
         ("miss_off", cache.misses_off),
         ("miss_empty", cache.misses_empty),
         ("miss_other_prompt", cache.misses_other_prompt),

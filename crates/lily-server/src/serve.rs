@@ -32,7 +32,8 @@ pub async fn serve(
     trace::prepare(&options)?;
     let app = App::new(service, options);
     let router = router(app.clone())?;
-    prepare(&app)?;
+    index_vocabulary(&app)?;
+    recall(&app).await;
     let graceful = GracefulShutdown::new();
     let permits = Arc::new(Semaphore::new(app.options.connections_max));
     let mut connections = JoinSet::new();
@@ -71,8 +72,17 @@ pub async fn serve(
     Ok(())
 }
 
+/// Conversations whose states are on disk must render to the tokens that they were.
+async fn recall(app: &App) {
+    let (text, engine) = (app.service.text.clone(), app.service.engine.clone());
+    let recalling = tokio::task::spawn_blocking(move || engine.take_found_on_disk().iter().for_each(|tokens| text.known(tokens)));
+    if recalling.await.is_err() {
+        tracing::error!("the conversations on disk could not be read");
+    }
+}
+
 /// The first answer that is held to a form should not wait for the vocabulary to be indexed.
-fn prepare(app: &App) -> Result<(), ServerError> {
+fn index_vocabulary(app: &App) -> Result<(), ServerError> {
     let text = app.service.text.clone();
     let work = move || {
         if let Err(error) = text.prepare_constraints() {

@@ -101,6 +101,13 @@ impl Replay {
         self.keep(entry);
     }
 
+    /// Remembers a conversation of which only the tokens are known.
+    pub fn known(&self, tokens: &[u32], vocabulary: &Vocabulary, guard: &Guard) {
+        let mut entry = Entry { marked: String::new(), tokens: Vec::new(), cuts: Vec::new() };
+        entry.append(tokens, vocabulary, guard);
+        self.keep(entry);
+    }
+
     fn keep(&self, entry: Entry) {
         if !self.separable || entry.bytes() > BYTES_MAX {
             return;
@@ -117,20 +124,29 @@ impl Replay {
 }
 
 impl Entry {
-    /// Goes on with what the model said, up to the first place that a template could not render alike: half a
-    /// character, or ordinary text that spells markup.
+    /// Goes on with these tokens, up to the first place that a template could not render alike: half a
+    /// character, or text of the model's that spells a think or tool tag.
     fn append(&mut self, output: &[u32], vocabulary: &Vocabulary, guard: &Guard) {
+        let special = &vocabulary.special;
+        let mut foreign = false;
         for run in output.chunk_by(|&a, &b| !vocabulary.is_added(a) && !vocabulary.is_added(b)) {
             let bytes: Vec<u8> = run.iter().flat_map(|&token| vocabulary.bytes(token)).copied().collect();
             let Ok(text) = String::from_utf8(bytes) else { return };
-            let markup = vocabulary.is_added(run[0]);
-            if !markup && guard.foreign_text(&text) != text {
-                return;
+            if !vocabulary.is_added(run[0]) {
+                // As the renderer guards it: everything in tool results, control tokens elsewhere.
+                let all = guard.foreign_text(&text);
+                if !foreign && all != guard.text(&text) {
+                    return;
+                }
+                self.marked.push_str(&all);
+                self.tokens.extend(run);
+                continue;
             }
-            self.marked.push_str(&text);
-            self.tokens.extend(run);
-            if markup {
+            for &token in run {
+                self.marked.push_str(&String::from_utf8_lossy(vocabulary.bytes(token)));
+                self.tokens.push(token);
                 self.cuts.push((self.marked.len(), self.tokens.len()));
+                foreign = Some(token) == special.tool_response || (foreign && Some(token) != special.tool_response_end);
             }
         }
     }

@@ -96,6 +96,12 @@ impl Text {
         Ok(self.vocabulary.bytes(token))
     }
 
+    /// Remembers a conversation's tokens for [`Text::prompt`], as if it had rendered it and heard its answers: for
+    /// conversations whose states outlived the program.
+    pub fn known(&self, tokens: &[u32]) {
+        self.replay.known(tokens, &self.vocabulary, &self.guard);
+    }
+
     /// The same text cut into tokens of at most `bytes_max` bytes; added tokens stay. For tests and bug reports.
     pub fn cut(&self, tokens: &[u32], bytes_max: usize) -> Vec<u32> {
         cut(&self.vocabulary, tokens, bytes_max)

@@ -40,7 +40,7 @@ const PIECES: [&str; 14] = [
 #[test]
 fn growing_conversations_have_the_tokens_of_fresh_ones() {
     let mut dice = Dice::new(21);
-    for round in 0..6 {
+    for round in 0..3 {
         let text = |dice: &mut Dice| (0..1 + dice.below(9)).map(|_| dice.pick(&PIECES)).collect::<String>();
         let mut messages = vec![Message::system(text(&mut dice))];
         let remembering = fresh();
@@ -85,6 +85,29 @@ fn an_answer_comes_back_as_the_tokens_that_were_said() {
     let changed = [&question[..], &[assistant(Some("I recall it."), "It is Paris."), Message::user("And of Spain?")]].concat();
     let next = text.prompt(&changed, &[], &keep).unwrap();
     assert_eq!(text.decode(&next.tokens).unwrap(), fresh().prompt(&changed, &[], &keep).unwrap().text);
+}
+
+#[test]
+fn a_conversation_known_by_its_tokens_goes_on_with_them() {
+    let tools = "<tool_response>\nspells </think> and <|im_end|>\n</tool_response>";
+    let history = [
+        Message::system("Be brief. <|im_start|> is a token."),
+        Message::user("What is the capital of France?"),
+        assistant(Some("I recall it."), "Paris."),
+        Message::new(Role::Tool, format!("a result that spells {tools}")),
+    ];
+    let keep = ChatOptions { preserve_thinking: true, generation_prompt: false, ..options(true) };
+    let before = fresh();
+    let canonical = before.prompt(&history, &[], &keep).unwrap().tokens;
+    // As if each text had been written in other tokens.
+    let tokens = before.cut(&canonical, 3);
+    assert_ne!(tokens, canonical);
+    let after = fresh();
+    after.known(&tokens);
+    let more = [&history[..], &[Message::user("And of Spain?")]].concat();
+    let next = after.prompt(&more, &[], &ChatOptions { generation_prompt: true, ..keep.clone() }).unwrap();
+    assert!(next.tokens.starts_with(&tokens[..tokens.len() - 1]), "{:?} and {tokens:?}", next.tokens);
+    assert_eq!(next.text, fresh().prompt(&more, &[], &ChatOptions { generation_prompt: true, ..keep }).unwrap().text);
 }
 
 #[test]

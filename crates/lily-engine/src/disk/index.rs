@@ -198,6 +198,11 @@ impl Index {
         }
     }
 
+    /// Tokens of the stored prefixes that no longer one begins with.
+    pub fn longest(&self) -> Vec<Vec<u32>> {
+        self.tree.longest()
+    }
+
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -75,6 +75,11 @@ impl DiskTier {
         lock(&self.index).find(tokens)
     }
 
+    /// Tokens of the stored prefixes that no longer one begins with.
+    pub fn longest(&self) -> Vec<Vec<u32>> {
+        lock(&self.index).longest()
+    }
+
     /// States on disk, and all bytes there.
     pub fn size(&self) -> (usize, u64) {
         let index = lock(&self.index);

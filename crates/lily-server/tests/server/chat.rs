@@ -304,6 +304,30 @@ async fn tool_calls() {
             expect: json!({"content": null, "tool_calls": [call("Oslo")], "finish_reason": "tool_calls"}),
         },
         Case {
+            name: "an unknown wrapper is content",
+            says: &["<function_invocation>\n<name>weather</name>\n</function_invocation>"],
+            request: no_thinking(tools()),
+            expect: json!({"content": "<function_invocation>\n<name>weather</name>\n</function_invocation>", "finish_reason": "stop"}),
+        },
+        Case {
+            name: "a call inside an unknown wrapper is found",
+            says: &["<function_invocation>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n"],
+            request: no_thinking(tools()),
+            expect: json!({"content": "<function_invocation>", "tool_calls": [call("Oslo")], "finish_reason": "tool_calls"}),
+        },
+        Case {
+            name: "a call without its first tag",
+            says: &["<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n", "</tool_call>"],
+            request: no_thinking(tools()),
+            expect: json!({"content": null, "tool_calls": [call("Oslo")], "finish_reason": "tool_calls"}),
+        },
+        Case {
+            name: "a tool that the request does not have",
+            says: &["<tool_call>", "\n<function=tides>\n<parameter=city>\nOslo\n</parameter>\n</function>\n", "</tool_call>"],
+            request: no_thinking(tools()),
+            expect: json!({"content": null, "tool_calls": [{"name": "tides", "arguments": {"city": "Oslo"}}], "finish_reason": "tool_calls"}),
+        },
+        Case {
             name: "no tools, no calls",
             says: &["<tool_call>", "\n<function=weather>\n</function>\n", "</tool_call>"],
             request: no_thinking(json!({})),

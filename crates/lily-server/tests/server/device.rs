@@ -4,6 +4,7 @@
 //! of what the engine fed it: a wrong slot, a lost or doubled token, or a bad state copy changes answers or
 //! trips an assertion.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use lily_model::{
@@ -29,6 +30,7 @@ pub struct Script {
 pub struct Gate {
     open: Mutex<bool>,
     opened: Condvar,
+    reached: AtomicBool,
 }
 
 impl Gate {
@@ -37,7 +39,13 @@ impl Gate {
         self.opened.notify_all();
     }
 
+    /// Whether the device stands before it, or has.
+    pub fn is_reached(&self) -> bool {
+        self.reached.load(Ordering::SeqCst)
+    }
+
     fn wait(&self) {
+        self.reached.store(true, Ordering::SeqCst);
         let mut open = lock(&self.open);
         while !*open {
             open = self.opened.wait(open).unwrap_or_else(PoisonError::into_inner);
@@ -55,6 +63,7 @@ pub struct ScriptedDevice {
     text: Arc<Text>,
     scripts: Scripts,
     vocab: usize,
+    capacity: Capacity,
     slots: Vec<Vec<u32>>,
     /// Of the staged pass: the history behind each logit row.
     asked: Vec<Vec<u32>>,
@@ -63,20 +72,20 @@ pub struct ScriptedDevice {
     openings: Vec<Vec<u32>>,
 }
 
-const CAPACITY: Capacity = Capacity { slots: 4, pages: 64, rows: 256, logit_rows: 8 };
 /// Logits of the scripted token and of the runner-up, far enough apart for any temperature of the tests.
 const CERTAIN: f32 = 100.0;
 const RUNNER_UP: f32 = 70.0;
 
 impl ScriptedDevice {
-    pub fn new(text: Arc<Text>, scripts: Scripts, config: &ModelConfig) -> Self {
+    pub fn new(text: Arc<Text>, scripts: Scripts, config: &ModelConfig, capacity: Capacity) -> Self {
         let encode = |opening: &str| text.encode(opening).expect("markup encodes");
         let header = "<|im_start|>assistant\n";
         let openings = ["<think>\n\n</think>\n\n", "<think>\n", ""].map(|opening| encode(&format!("{header}{opening}")));
         ScriptedDevice {
             openings: openings.into(),
             vocab: config.vocab,
-            slots: vec![Vec::new(); CAPACITY.slots],
+            slots: vec![Vec::new(); capacity.slots],
+            capacity,
             asked: Vec::new(),
             logits: Vec::new(),
             text,
@@ -133,7 +142,7 @@ impl Device for ScriptedDevice {
     }
 
     fn capacity(&self) -> Capacity {
-        CAPACITY
+        self.capacity
     }
 
     fn finish(&mut self) -> Result<(), ModelError> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use lily_engine::{Engine, Options};
-use lily_model::{ModelConfig, Runner};
+use lily_model::{Capacity, ModelConfig, Runner};
 use lily_server::{ServerError, ServerOptions, Service, bind, serve};
 use lily_text::Text;
 use tokio::sync::oneshot;
@@ -118,7 +118,8 @@ impl TestServer {
 }
 
 fn engine(scripts: &Scripts, options: Options) -> Engine {
-    let device = ScriptedDevice::new(text(), scripts.clone(), config());
+    let capacity = Capacity { slots: 4, pages: 64, rows: 256, logit_rows: 8 };
+    let device = ScriptedDevice::new(text(), scripts.clone(), config(), capacity);
     Engine::start(Runner::new(config().clone(), device).expect("a runner"), options)
 }
 
