@@ -34,7 +34,7 @@ kernel void delta_step(device const float *projected [[buffer(0)]], device const
   device float *columns = memory + ((slot * args.layers + args.layer) * args.heads_v + head) * args.dim_v * DK + lane * PER_LANE;
   float s[4][PER_LANE];
   for (uint c = 0; c < 4; ++c)
-    for (uint i = 0; i < PER_LANE; ++i) s[c][i] = columns[(min(simdgroup_at * 4, args.dim_v - 4) + c) * DK + i];
+    for (uint i = 0; i < PER_LANE; ++i) s[c][i] = simdgroup_at * 4 < args.dim_v ? columns[(simdgroup_at * 4 + c) * DK + i] : 0.0f;
   for (uint i = thread_at; i < 2 * DK + args.dim_v; i += simdgroups * 32) {
     uint channel = head_k * DK + i;
     if (i >= DK) channel += (args.heads_k - 1) * DK;
