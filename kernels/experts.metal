@@ -159,8 +159,6 @@ kernel void experts_down(device const uint *codes [[buffer(0)]], device const bf
   threadgroup float staged[STAGE_VALUES / 8 * 12];
   threadgroup float squares[32];
   uint row = group.y, k = args.per_token, output_at = group.x * simdgroups + simdgroup_at, weight_row = min(output_at, args.hidden - 1);
-  device const uint *route = routes + row * (2 * k + 1);
-  device const float *from = x + row * (k * args.width + args.shared_width);
   uint together = STAGE_VALUES / args.width;
   float sum = 0.0f;
   // The shared expert first: which weights it needs is known before the launch before has ended.
@@ -168,7 +166,9 @@ kernel void experts_down(device const uint *codes [[buffer(0)]], device const bf
   if (lane * SHARED_PL < args.shared_width)
     first_weights = lane_weights<BITS, SHARED_PL>(shared_codes, shared_scales, shared_biases, weight_row, lane * SHARED_PL,
                                                   args.shared_width, args.shared_group_shift);
-  ly_wait_previous();
+  ly_wait_previous(x, routes);
+  device const uint *route = routes + row * (2 * k + 1);
+  device const float *from = x + row * (k * args.width + args.shared_width);
   float shared_weight = as_type<float>(route[2 * k]);
   stage_rows<SHARED_PL, 1, OUTPUT_THREADS>(staged, from + k * args.width, 0, 0, 1, 0, args.shared_width, thread_at);
   threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -25,7 +25,7 @@ kernel void output(device const uint *codes [[buffer(0)]], device const bfloat *
   uint weight_row = min(output_at, args.rows - 1);
   LaneWeights<BITS, PL> w;
   if (lane * PL < args.cols) w = lane_weights<BITS, PL>(codes, scales, biases, weight_row, lane * PL, args.cols, args.group_shift);
-  ly_wait_previous();
+  ly_wait_previous(x);
   float acc[ROWS];
   for (uint r = 0; r < ROWS; ++r) acc[r] = 0.0f;
   for (uint base = 0; base < args.cols; base += COUNT) {

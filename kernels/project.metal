@@ -63,7 +63,7 @@ kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat
   if (lane * PL < args.cols)
     for (uint n = 0; n < OUTPUTS; ++n)
       w[n] = lane_weights<BITS, PL>(codes, scales, biases, min(first + n, rows - 1), lane * PL, args.cols, args.group_shift);
-  ly_wait_previous();
+  ly_wait_previous(x, sums);
   ChainParts chain[ROWS];
   float acc[OUTPUTS][ROWS];
   for (uint r = 0; r < ROWS; ++r) {

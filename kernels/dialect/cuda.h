@@ -120,18 +120,32 @@ LY_FN uint ly_pack2(float low, float high) {
 }
 
 // A launch may begin while the one before it ends (programmatic dependent launch): it is let in as soon as this one has
-// started everywhere, and waits until this one is wholly done.
+// started everywhere, and waits until this one is wholly done. What is read of other launches' results goes through
+// pointers that are made anew behind the wait: loads through `const __restrict__` ones never change for the compiler, and
+// it moves them to before the wait.
+namespace ly {
+LY_FN void release_next() {
 #if __CUDA_ARCH__ >= 900
-LY_FN void ly_wait_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-namespace ly {
-LY_FN void release_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-} // namespace ly
-#else
-LY_FN void ly_wait_previous() {}
-namespace ly {
-LY_FN void release_next() {}
-} // namespace ly
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+template <class T> LY_FN void renew(const T *__restrict__ &pointer) {
+  size_t address = __cvta_generic_to_global(pointer);
+  asm volatile("" : "+l"(address)::"memory");
+  pointer = (const T *)__cvta_global_to_generic(address);
+}
+LY_FN void renew_all() {}
+template <class POINTER, class... REST> LY_FN void renew_all(POINTER &first, REST &...rest) {
+  renew(first);
+  renew_all(rest...);
+}
+} // namespace ly
+template <class... POINTERS> LY_FN void ly_wait_previous(POINTERS &...pointers) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  ly::renew_all(pointers...);
+#endif
+}
 
 // Copies of 16 bytes past the registers, around the first-level cache.
 LY_FN void ly_copy16(void *to, const void *from) {

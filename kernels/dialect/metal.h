@@ -15,7 +15,7 @@ using namespace metal;
 inline uint ly_pack2(float low, float high) { return as_type<uint>(half2(half(low), half(high))); }
 
 // Launches that depend on each other never overlap here.
-inline void ly_wait_previous() {}
+#define ly_wait_previous(...)
 
 // Copies are done when the call returns: Metal has no asynchronous ones, and a threadgroup's other simdgroups hide the wait.
 inline void ly_copy16(threadgroup void *to, device const void *from) {

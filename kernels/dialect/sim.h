@@ -90,7 +90,7 @@ LY_RUNTIME void ly_copy_commit() {
 #endif
 }
 // Launches that depend on each other never overlap here.
-LY_RUNTIME void ly_wait_previous() {}
+#define ly_wait_previous(...)
 template <uint N> LY_RUNTIME void ly_copy_wait() {
 #ifdef LY_CHECKED
   ly::copy_wait(N);

@@ -97,8 +97,8 @@ impl Use for Arm<'_> {
     type Output = serde_json::Value;
 
     fn cpu(self, device: CpuDevice) -> anyhow::Result<serde_json::Value> {
-        if self.args.ablate || self.args.plan {
-            bail!("--ablate and --plan: the switches are those of the GPU engine; choose --device cuda, metal or sim");
+        if self.args.ablate || self.args.plan || self.args.profile {
+            bail!("--ablate, --plan and --profile: the switches are those of the GPU engine; choose --device cuda, metal or sim");
         }
         self.measure(&mut Runner::new(self.config.clone(), device)?)
     }
@@ -107,6 +107,11 @@ impl Use for Arm<'_> {
         let plans = self.args.plan;
         let mut runner = Runner::new(self.config.clone(), device)?;
         let result = self.measure(&mut runner)?;
+        if self.args.profile {
+            for &length in self.lengths {
+                self.profile(&mut runner, length)?;
+            }
+        }
         if plans {
             let plan = runner.device.recorded_plan();
             println!("decode step: {} launches in {} dependency levels", plan.launches, plan.levels);
@@ -132,8 +137,44 @@ impl Arm<'_> {
         Ok(json!({ "arm": self.name, "device": runner.device.name(), "figures": rows }))
     }
 
+    /// Times of all launches of one prompt, then of one decode step, by kernel.
+    fn profile<B: Backend>(&self, runner: &mut Runner<GpuDevice<B>>, length: usize) -> anyhow::Result<()> {
+        let prompt = self.prompt(length);
+        for (what, decode) in [("prompt", 0), ("decode step", 1)] {
+            if decode > 0 {
+                runner.device.profile(false); // the prompt again, untimed
+                answer(runner, &prompt, 0)?;
+            }
+            runner.device.profile(true);
+            match decode {
+                0 => drop(answer(runner, &prompt, 0)?),
+                _ => drop(step(runner, length)?),
+            }
+            let times = runner.device.profile(false);
+            let mut kernels: Vec<(&str, &str, f64, usize)> = Vec::new();
+            for timed in &times {
+                let time = f64::from(timed.microseconds);
+                match kernels.iter_mut().find(|(stage, kernel, ..)| (*stage, *kernel) == (timed.stage, timed.kernel)) {
+                    Some((.., total, count)) => (*total, *count) = (*total + time, *count + 1),
+                    None => kernels.push((timed.stage, timed.kernel, time, 1)),
+                }
+            }
+            kernels.sort_by(|a, b| b.2.total_cmp(&a.2));
+            let total: f64 = kernels.iter().map(|kernel| kernel.2).sum();
+            println!("{what} of {length}: {total:.0} us in {} launches", times.len());
+            for (stage, kernel, time, count) in kernels {
+                println!("{:>6.1} % {time:>10.1} us {count:>6} x {:>8.2} us  {stage:<14} {kernel}", 100.0 * time / total, time / count as f64);
+            }
+        }
+        Ok(())
+    }
+
+    fn prompt(&self, length: usize) -> Vec<u32> {
+        (0..length as u64).map(|i| ((i * 2_654_435_761) % (1 << 32) % self.config.vocab as u64) as u32).collect()
+    }
+
     fn length<D: Device>(&self, runner: &mut Runner<D>, length: usize) -> anyhow::Result<Figures> {
-        let prompt: Vec<u32> = (0..length as u64).map(|i| ((i * 2_654_435_761) % (1 << 32) % self.config.vocab as u64) as u32).collect();
+        let prompt = self.prompt(length);
         let (_, expected) = answer(runner, &prompt, self.args.decode)?; // warms up every shape
         let mut rounds = Vec::new();
         for _ in 0..self.args.rounds {
@@ -198,6 +239,14 @@ fn answer<D: Device>(runner: &mut Runner<D>, prompt: &[u32], decode: usize) -> a
 fn land<D: Device>(runner: &mut Runner<D>, flying: &mut VecDeque<Choice>, digest: u64) -> anyhow::Result<u64> {
     let tokens = flying.pop_front().map(|choice| runner.chosen(choice)).transpose()?.unwrap_or_default();
     Ok(tokens.into_iter().fold(digest, hash))
+}
+
+/// One decode step after a context of `position` tokens.
+fn step<D: Device>(runner: &mut Runner<D>, position: usize) -> anyhow::Result<u32> {
+    let pages: Vec<Page> = (0..(position + 1).div_ceil(PAGE_TOKENS) as u32).map(Page).collect();
+    let span = Span { slot: Slot(0), start: position, tokens: &[0], pages: &pages, logits: Logits::Last };
+    runner.run(&Batch { spans: &[span] })?;
+    Ok(runner.device.select(&[Selection::greedy()])?[0])
 }
 
 fn hash(digest: u64, token: u32) -> u64 {

@@ -264,6 +264,9 @@ pub struct BenchArgs {
     /// Print launches and dependency levels of a decode step, on a GPU
     #[arg(long)]
     pub plan: bool,
+    /// Print how long each kernel takes in one prompt and one decode step of each length, on a GPU
+    #[arg(long)]
+    pub profile: bool,
     /// Write the figures here too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -16,7 +16,12 @@ pub fn head(kernel: &Kernel, constants: &str, waits: bool) -> String {
             Kind::Builtin(position) => positions.push_str(&format!("const {ty} {name} = {}; ", expression(position))),
         }
     }
-    positions.push_str(if waits { "ly::release_next(); " } else { "ly::release_next(); ly_wait_previous(); " });
+    positions.push_str("ly::release_next(); ");
+    if !waits {
+        let read = kernel.parameters.iter().filter(|parameter| matches!(parameter.kind, Kind::Buffer { writable: false, .. }));
+        let names: Vec<&str> = read.map(|parameter| parameter.name.as_str()).collect();
+        positions.push_str(&format!("ly_wait_previous({}); ", names.join(", ")));
+    }
     let (name, parameters) = (&kernel.name, parameters.join(", "));
     format!("namespace ly_entry_{name} {{ {constants}extern \"C\" __global__ void {}({parameters}) {{ {positions}", entry(name))
 }
