@@ -1,7 +1,7 @@
 //! Every kernel as Metal's compiler gets it, checked with stock clang: see tools/metal_check.
 //!
-//! A kernel file with all that it includes becomes one text, as the Metal backend makes it when it starts. Each text is
-//! checked twice: with tiles as simdgroup matrices, and with tensor operations.
+//! A kernel file with all that it includes becomes one text, as the Metal backend makes it when it starts. Texts
+//! with tiles are checked twice: as simdgroup matrices, and as tensor operations.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,18 +23,28 @@ pub fn metal() -> anyhow::Result<()> {
     debian::need(CLANG, CLANG)?;
     run("python3", &[SUITES], &[])?;
     let texts = assemble()?;
-    let paths: Vec<String> = texts.iter().map(|path| path.strip_prefix(root()).unwrap_or(path).display().to_string()).collect();
-    for mode in [&[][..], &[TENSOR_OPS]] {
-        let mut arguments = vec![CHECKER];
-        arguments.extend(mode);
-        arguments.extend(paths.iter().map(String::as_str));
-        run("python3", &arguments, &[])?;
-    }
-    Ok(())
+    check(&[], &texts)?;
+    // Without tiles a text is the same in both ways.
+    let tiled: Vec<Text> = texts.into_iter().filter(|text| text.uses_tiles).collect();
+    check(&[TENSOR_OPS], &tiled)
 }
 
-/// Writes each kernel file's whole text to `target/metal/` and gives the paths.
-fn assemble() -> anyhow::Result<Vec<PathBuf>> {
+/// One kernel file with all that it includes.
+struct Text {
+    path: PathBuf,
+    uses_tiles: bool,
+}
+
+fn check(flags: &[&str], texts: &[Text]) -> anyhow::Result<()> {
+    let paths: Vec<String> = texts.iter().map(|text| text.path.strip_prefix(root()).unwrap_or(&text.path).display().to_string()).collect();
+    let mut arguments = vec![CHECKER];
+    arguments.extend(flags);
+    arguments.extend(paths.iter().map(String::as_str));
+    run("python3", &arguments, &[])
+}
+
+/// Writes each kernel file's whole text to `target/metal/`.
+fn assemble() -> anyhow::Result<Vec<Text>> {
     let kernels = root().join("kernels");
     let out = root().join("target/metal");
     fs::create_dir_all(&out)?;
@@ -43,8 +53,10 @@ fn assemble() -> anyhow::Result<Vec<PathBuf>> {
     for name in kernel_files(&kernels)? {
         let text = metal_source(&name, &read).map_err(anyhow::Error::msg)?;
         let path = out.join(name.replace('/', "_"));
-        fs::write(&path, text).with_context(|| path.display().to_string())?;
-        texts.push(path);
+        fs::write(&path, &text).with_context(|| path.display().to_string())?;
+        // After the dialect, which has the words themselves.
+        let own = text.split_once(&format!("#line 1 \"{name}\"")).map_or(text.as_str(), |(_, own)| own);
+        texts.push(Text { path, uses_tiles: own.contains("ly_tile") });
     }
     if texts.is_empty() {
         bail!("no kernels in {}", kernels.display());
