@@ -81,6 +81,13 @@ pub struct ModelArgs {
     pub activations: Option<ActivationsChoice>,
 }
 
+/// Where compiled GPU kernels are kept from one start to the next: the user's cache folder, if there is one.
+pub fn kernel_cache() -> Option<PathBuf> {
+    let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
+    cache.or_else(|| folder("LOCALAPPDATA")).map(|cache| cache.join("lily").join("kernels"))
+}
+
 fn parse_chunk(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(chunk) if (1..=8192).contains(&chunk) => Ok(chunk),

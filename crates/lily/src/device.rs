@@ -13,6 +13,8 @@ use lily_gpu::backend::sim::{SimBackend, SimOptions, Simulator};
 use lily_gpu::options::GpuOptions;
 use lily_model::{Capacity, Device, ModelConfig, Weights};
 
+#[cfg(any(target_os = "linux", target_os = "windows"))]
+use crate::cli::kernel_cache;
 use crate::cli::{ActivationsChoice, DeviceChoice, ModelArgs};
 
 /// What a device needs to be opened.
@@ -80,8 +82,13 @@ fn sim<U: Use>(_args: &ModelArgs, _opening: &Opening<'_>, _user: U) -> anyhow::R
 }
 
 #[cfg(any(target_os = "linux", target_os = "windows"))]
+fn cuda_options() -> CudaOptions {
+    CudaOptions { cache: kernel_cache(), ..CudaOptions::default() }
+}
+
+#[cfg(any(target_os = "linux", target_os = "windows"))]
 fn cuda<U: Use>(opening: &Opening<'_>, user: U) -> anyhow::Result<U::Output> {
-    gpu(CudaBackend::new(CudaOptions::default())?, Kind::Gpu, opening, user)
+    gpu(CudaBackend::new(cuda_options())?, Kind::Gpu, opening, user)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "windows")))]
@@ -112,7 +119,7 @@ fn auto<U: Use>(args: &ModelArgs, opening: &Opening<'_>, user: U) -> anyhow::Res
 
 #[cfg(any(target_os = "linux", target_os = "windows"))]
 fn auto<U: Use>(args: &ModelArgs, opening: &Opening<'_>, user: U) -> anyhow::Result<U::Output> {
-    match CudaBackend::new(CudaOptions::default()) {
+    match CudaBackend::new(cuda_options()) {
         Ok(backend) => gpu(backend, Kind::Gpu, opening, user),
         Err(error) => {
             tracing::debug!(%error, "no NVIDIA GPU can be used: computing on the processor");
