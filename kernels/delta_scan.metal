@@ -84,7 +84,8 @@ kernel void delta_scan(device const float *inputs [[buffer(0)]], device const fl
   device float *home =
       memory + (((span.z * args.layers + args.layer) * args.heads_v + head) * args.dim_v + column) * DK + lane * PER_LANE;
   float s[PER_LANE];
-  for (uint i = 0; i < PER_LANE; ++i) s[i] = home[i];
+  // A simdgroup behind the last column must not read what that one's owner is about to write.
+  for (uint i = 0; i < PER_LANE; ++i) s[i] = wanted < args.dim_v ? home[i] : 0.0f;
   for (uint t = 0; t < span.y; ++t) {
     device const float *row = inputs + (span.x + t) * channels;
     float2 gate = gates[(span.x + t) * args.heads_v + head];

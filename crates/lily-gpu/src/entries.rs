@@ -41,6 +41,28 @@ pub(crate) fn check_shape(config: &ModelConfig) -> Result<(), ModelError> {
     Ok(())
 }
 
+/// The experts' kernels read gate, up and the shared expert in one launch, as one format.
+///
+/// # Errors
+/// [`ModelError::Device`], naming the layer and both matrices.
+pub(crate) fn check_formats(model: &Model) -> Result<(), ModelError> {
+    for (index, layer) in model.layers.iter().enumerate() {
+        let (gate, down) = (&layer.gate.all, &layer.down.all);
+        let pairs = [
+            ("up_proj", "gate_proj", layer.up.all.same_format(gate)),
+            ("shared gate_proj", "gate_proj", layer.shared_gate.same_format(gate)),
+            ("shared up_proj", "gate_proj", layer.shared_up.same_format(gate)),
+            ("shared down_proj", "down_proj", layer.shared_down.bits == down.bits),
+        ];
+        if let Some((found, expected, _)) = pairs.into_iter().find(|pair| !pair.2) {
+            return Err(ModelError::Device(format!(
+                "layer {index}: expected {found} quantised as the experts' {expected}, found another format (the CPU device takes any)"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Values of the largest matrix, experts together.
 pub(crate) fn largest_matrix(model: &Model) -> usize {
     let experts = model.layers.iter().flat_map(|layer| [layer.gate.all, layer.up.all, layer.down.all]);

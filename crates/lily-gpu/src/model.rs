@@ -4,6 +4,7 @@ use lily_model::{LayerWeights, Mixer, ModelError, Weights};
 
 use crate::backend::Backend;
 use crate::commands::View;
+use crate::entries::check_formats;
 use crate::matrix::{GpuExperts, GpuMatrix};
 
 /// All weights.
@@ -67,12 +68,14 @@ impl Model {
         for layer in &weights.layers {
             layers.push(loader.layer(layer)?);
         }
-        Ok(Model {
+        let model = Model {
             embedding: loader.matrix(&weights.embedding, "embedding")?,
             layers,
             norm: loader.vector(&weights.norm, "final norm")?,
             head: loader.matrix(&weights.head, "head")?,
-        })
+        };
+        check_formats(&model)?;
+        Ok(model)
     }
 
     /// The DeltaNet mixer of a layer.

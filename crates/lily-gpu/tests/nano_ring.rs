@@ -15,7 +15,12 @@ fn the_bundled_model_agrees_with_mlx() {
     nano::check_golden(&Sim::fast(), LOGITS_BF16);
 }
 
+/// Over a whole text a GPU keeps [`PERPLEXITY`] (`cuda_ring`). Here one window of each is affordable, a tenth of the shorter
+/// text. What is left of the difference is not rounding but rows that take other experts, for better as often as for
+/// worse: noise, of which the mean over a tenth of the tokens has the root of ten times as much.
+const ONE_WINDOW: f64 = 3.2 * PERPLEXITY;
+
 #[test]
 fn the_bundled_model_has_the_perplexity_of_mlx() {
-    nano::check_perplexity(&Sim::fast(), 1, PERPLEXITY);
+    nano::check_perplexity(&Sim::fast(), 1, ONE_WINDOW);
 }

@@ -12,16 +12,22 @@ use safetensors::{Dtype, SafeTensors};
 
 use crate::TestkitError;
 use crate::error::read_file;
+use crate::generate::Float;
 use crate::reference::{
     Affine, AttentionWeights, DeltaWeights, Expert, LayerWeights, Matrix, MixerKind, MixerWeights, Model, ModelDims, MoeWeights, dequantise,
 };
 
 /// Loads every text tensor of the checkpoint in `directory` (config.json beside one or several `*.safetensors`).
 pub fn load_model(directory: &Path) -> Result<Model, TestkitError> {
+    load_model_stored(directory, Float::F32)
+}
+
+/// The same as an engine has it that keeps scales, biases and plain matrices in this type.
+pub fn load_model_stored(directory: &Path, matrices: Float) -> Result<Model, TestkitError> {
     let config = serde_json::from_slice(&read_file(&directory.join("config.json"))?)
         .map_err(|e| TestkitError::content("config.json", e.to_string()))?;
     let dims = ModelDims::from_config(&config)?;
-    let tensors = Tensors::read(directory)?;
+    let tensors = Tensors { matrices, ..Tensors::read(directory)? };
     let (hidden, vocab) = (dims.hidden, dims.vocab);
     let embedding = tensors.matrix("embed_tokens", vocab, hidden)?;
     let head = if tensors.map.contains_key("lm_head.weight") {
@@ -126,6 +132,8 @@ struct Stored {
 struct Tensors {
     map: HashMap<String, Stored>,
     norms_lack_one: bool,
+    /// What numbers of matrices are rounded to.
+    matrices: Float,
 }
 
 impl Tensors {
@@ -147,11 +155,16 @@ impl Tensors {
         }
         let conv = map.iter().find(|(name, _)| name.ends_with("conv1d.weight"));
         let norms_lack_one = conv.is_some_and(|(_, conv)| conv.shape.last() != Some(&1));
-        Ok(Self { map, norms_lack_one })
+        Ok(Self { map, norms_lack_one, matrices: Float::F32 })
     }
 
     fn get(&self, name: &str) -> Result<&Stored, TestkitError> {
         self.map.get(name).ok_or_else(|| TestkitError::content(name, "no such tensor in the checkpoint"))
+    }
+
+    fn round(&self, mut values: Vec<f64>) -> Vec<f64> {
+        values.iter_mut().for_each(|value| *value = self.matrices.round(*value));
+        values
     }
 
     /// A float tensor of `length` values, whatever its rank.
@@ -176,13 +189,13 @@ impl Tensors {
             return self.quantised(name, outputs, inputs);
         }
         let stored = if self.map.contains_key(&weight) { &weight } else { name };
-        Ok(Matrix::new(outputs, inputs, self.vector(stored, outputs * inputs)?))
+        Ok(Matrix::new(outputs, inputs, self.round(self.vector(stored, outputs * inputs)?)))
     }
 
     fn quantised(&self, name: &str, outputs: usize, inputs: usize) -> Result<Matrix, TestkitError> {
         let weight = self.get(&format!("{name}.weight"))?;
-        let scales = floats(name, self.get(&format!("{name}.scales"))?)?;
-        let biases = floats(name, self.get(&format!("{name}.biases"))?)?;
+        let scales = self.round(floats(name, self.get(&format!("{name}.scales"))?)?);
+        let biases = self.round(floats(name, self.get(&format!("{name}.biases"))?)?);
         let words: Vec<u32> = weight.bytes.as_chunks::<4>().0.iter().map(|&b| u32::from_le_bytes(b)).collect();
         let (bits, groups) = (words.len() * 32 / (outputs * inputs), scales.len() / outputs);
         let consistent = weight.dtype == Dtype::U32

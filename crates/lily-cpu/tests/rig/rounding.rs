@@ -49,6 +49,7 @@ impl Subject for Rounding {
             experts: 2e-4,
             attention: 5e-4,
             head: STEP_BF16,
+            near_tie: 5e-2,
             layer: Bound::Overall(1e-1),
             layer_attention: Bound::Overall(1e-1),
             ..Tolerances::F32

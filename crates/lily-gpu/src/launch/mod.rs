@@ -24,8 +24,8 @@ pub struct Signature {
     pub kernel: &'static str,
     /// Buffers in order of their index; the argument struct follows.
     pub bindings: &'static [(&'static str, Access)],
-    /// Fields of the argument struct, four bytes each.
-    pub args: &'static [&'static str],
+    /// Name and type of the argument struct's fields, four bytes each.
+    pub args: &'static [(&'static str, &'static str)],
 }
 
 /// All launchers, for the test that compares them with the kernels.
@@ -80,7 +80,7 @@ macro_rules! launcher {
             pub const SIGNATURE: $crate::launch::Signature = $crate::launch::Signature {
                 kernel: $kernel,
                 bindings: &[$((stringify!($buffer), $crate::commands::Access::$access)),*],
-                args: &[$(stringify!($arg)),*],
+                args: &[$((stringify!($arg), stringify!($ty))),*],
             };
 
             /// Appends the launch to a list, under the step's name.

@@ -11,6 +11,7 @@ use lily_testkit::ring::kernel::model;
 use lily_testkit::ring::{Bound, Numerics, Tolerances};
 
 #[cfg(all(feature = "sim", unix))]
+#[allow(unused_imports)]
 pub use sim::Sim;
 
 /// With few rows everything is f32; with many, operands are stored as half, and the rings read them back as such. Keys
@@ -30,10 +31,18 @@ pub const TOLERANCES: Tolerances = Tolerances {
     routes: 1e-3,
     experts: 1e-3,
     head: 1e-3,
+    // Margins move by as much as activations: see `lily_testkit::ring::ties`.
+    near_tie: 2e-3,
     layer: Bound::Overall(5e-3),
     layer_attention: Bound::Overall(5e-3),
     ..Tolerances::F32
 };
+
+/// Logits of whole models whose prompts go through tiles.
+pub const MODEL: Bound = Bound::Overall(5e-3);
+
+/// Scales, biases and plain matrices that a checkpoint has finer than this are rounded when they are loaded.
+pub const STORED: Float = Float::Bf16;
 
 /// Heads that the kernels cover and that are no powers of two: 6 query heads, 2 key heads, 48 value columns, odd taps.
 pub fn awkward() -> ModelDims {

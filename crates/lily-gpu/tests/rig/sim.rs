@@ -6,9 +6,9 @@ use lily_gpu::backend::sim::{SimBackend, SimOptions, Simulator, checked};
 use lily_gpu::{GpuDevice, GpuOptions};
 use lily_model::{Capacity, ModelConfig, ModelError, Weights};
 use lily_testkit::generate::Float;
-use lily_testkit::ring::{Numerics, Subject, Tolerances};
+use lily_testkit::ring::{Bound, Numerics, Subject, Tolerances};
 
-use super::{NUMERICS, ROUNDED_WEIGHTS, TOLERANCES};
+use super::{MODEL, NUMERICS, ROUNDED_WEIGHTS, STORED, TOLERANCES};
 
 /// The simulator with these options.
 #[derive(Clone, Debug)]
@@ -39,6 +39,16 @@ impl Sim {
         changed
     }
 
+    /// Matrices that are expanded in memory are bf16 there, with three bits less than half.
+    fn coarser(&self) -> f64 {
+        if self.gpu.fused_dequantise { 1.0 } else { 8.0 }
+    }
+
+    /// Of the logits of whole models, beside near-ties.
+    pub fn model_bound(&self) -> Bound {
+        Bound::Overall(MODEL.tolerance() * self.coarser())
+    }
+
     pub fn simulator(&self) -> Simulator {
         match self.checked {
             false => Simulator::built_in(),
@@ -60,11 +70,15 @@ impl Subject for Sim {
     }
 
     fn tolerances(&self) -> Tolerances {
-        TOLERANCES
+        Tolerances { near_tie: TOLERANCES.near_tie * self.coarser(), ..TOLERANCES }
     }
 
     fn rounded_weights(&self) -> Option<(usize, Float)> {
-        ROUNDED_WEIGHTS
+        if self.gpu.fused_dequantise { ROUNDED_WEIGHTS } else { Some((9, Float::Bf16)) }
+    }
+
+    fn stored(&self) -> Float {
+        STORED
     }
 
     fn open(&self, config: &ModelConfig, weights: &Weights, capacity: Capacity) -> Result<GpuDevice<SimBackend>, ModelError> {

@@ -7,7 +7,9 @@
 //! - [`kernel`]: every step alone, on made-up operands, against the f64 reference;
 //! - [`mod@layer`]: every layer of the tiny models, against transformers and the reference;
 //! - [`model`]: whole tiny models, against other engines and against themselves;
+//! - [`mod@select`]: the device's choice of tokens, against the one definition;
 //! - [`nano`]: the bundled model: logits, text, perplexity, and the agreement of two devices;
+//! - [`ties`]: which rows of a pass rounding may send to other experts, and what that excuses;
 //! - [`rig`]: what they share: a model driven by hand, and single steps of it.
 
 pub mod ahead;
@@ -16,6 +18,8 @@ pub mod layer;
 pub mod model;
 pub mod nano;
 pub mod rig;
+pub mod select;
 mod subject;
+pub mod ties;
 
 pub use subject::{Bound, Numerics, Subject, Tolerances};

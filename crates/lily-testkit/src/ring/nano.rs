@@ -77,24 +77,29 @@ pub struct Agreement {
 /// Feeds both devices the same 192 tokens of a held-out text, the first half as one prefill, the second half token by
 /// token, and compares what they predict. Prints the figures.
 pub fn agreement<A: Subject, B: Subject>(a: &A, b: &B) -> Agreement {
+    agreement_over(a, b, POSITIONS)
+}
+
+/// The same over the first `positions` tokens.
+pub fn agreement_over<A: Subject, B: Subject>(a: &A, b: &B, positions: usize) -> Agreement {
     let golden = Golden::load("lily-nano").expect("the golden loads");
-    let tokens = &golden.perplexities[0].tokens[..=POSITIONS];
+    let tokens = &golden.perplexities[0].tokens[..=positions];
     let (ours, theirs) = (predict(a, tokens), predict(b, tokens));
     let vocab = ours.len() / tokens.len();
-    let equal = ours.chunks_exact(vocab).zip(theirs.chunks_exact(vocab)).take(POSITIONS).filter(|(a, b)| largest(a) == largest(b)).count();
-    let perplexities = [&ours, &theirs].map(|logits| (negative_log_likelihood(logits, tokens) / POSITIONS as f64).exp());
+    let equal = ours.chunks_exact(vocab).zip(theirs.chunks_exact(vocab)).take(positions).filter(|(a, b)| largest(a) == largest(b)).count();
+    let perplexities = [&ours, &theirs].map(|logits| (negative_log_likelihood(logits, tokens) / positions as f64).exp());
     let difference = perplexities[1] / perplexities[0] - 1.0;
-    let top1 = equal as f64 / POSITIONS as f64;
-    println!("lily-nano, {POSITIONS} positions of {}, {} and {}:", golden.perplexities[0].file, a.label(), b.label());
+    let top1 = equal as f64 / positions as f64;
+    println!("lily-nano, {positions} positions of {}, {} and {}:", golden.perplexities[0].file, a.label(), b.label());
     println!("  perplexity {:.4} and {:.4}, {:+.4} %", perplexities[0], perplexities[1], 100.0 * difference);
     println!("  the same first choice at {equal} positions, {:.1} %", 100.0 * top1);
-    Agreement { positions: POSITIONS, perplexities, difference, top1 }
+    Agreement { positions, perplexities, difference, top1 }
 }
 
 /// Logits at every token.
 fn predict<S: Subject>(subject: &S, tokens: &[u32]) -> Vec<f32> {
     let mut runner = open_nano(subject);
-    let (prefilled, decoded) = tokens.split_at(POSITIONS / 2);
+    let (prefilled, decoded) = tokens.split_at(tokens.len() / 2);
     let mut sequence = Sequence::start(&mut runner, 2, &[13]);
     let mut logits = sequence.feed(&mut runner, prefilled, prefilled.len());
     logits.extend(sequence.feed(&mut runner, decoded, 1));

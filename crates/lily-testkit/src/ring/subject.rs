@@ -22,6 +22,11 @@ pub trait Subject {
         None
     }
 
+    /// What it keeps scales, biases and plain matrices in, where a checkpoint has finer numbers.
+    fn stored(&self) -> Float {
+        Float::F32
+    }
+
     /// How far it may be off in the kernel and layer rings.
     fn tolerances(&self) -> Tolerances;
 
@@ -107,6 +112,8 @@ pub struct Tolerances {
     pub experts: f64,
     /// Final norm and language-model head.
     pub head: f64,
+    /// Margin of the router's probabilities below which rounding may choose another expert: see [`super::ties`].
+    pub near_tie: f64,
     /// The layer ring before the first attention layer.
     pub layer: Bound,
     /// The layer ring from the first attention layer on.
@@ -126,6 +133,7 @@ impl Tolerances {
         routes: STEP_F32,
         experts: STEP_F32,
         head: STEP_F32,
+        near_tie: 1e-6,
         layer: Bound::EveryRow(3e-5),
         // Keys and values are held in half precision (2^-12 of an element), and where scores are large a key's rounding
         // shifts weights by as much as a thousandth.

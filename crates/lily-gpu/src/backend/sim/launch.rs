@@ -40,6 +40,9 @@ impl SimBackend {
 
     fn check_launch(&self, launch: &Launch) -> Result<(), String> {
         let kernel = self.kernels.get(launch.kernel).ok_or("there is no kernel of this name")?;
+        if self.ready.as_ref().is_some_and(|ready| !ready.contains(launch.kernel)) {
+            return Err("it was not prepared".into());
+        }
         if launch.threads == 0 || !launch.threads.is_multiple_of(32) || launch.threads > THREADS_MAX {
             return Err(format!("{} threads: expected a multiple of 32, at most {THREADS_MAX}", launch.threads));
         }

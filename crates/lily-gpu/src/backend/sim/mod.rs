@@ -10,7 +10,7 @@ pub mod checked;
 mod compile;
 mod launch;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -60,6 +60,8 @@ pub struct SimBackend {
     options: SimOptions,
     checked: bool,
     kernels: HashMap<String, Arc<KernelTable>>,
+    /// Once kernels have been prepared: only those may be launched, as on a GPU, which has compiled no others.
+    ready: Option<HashSet<&'static str>>,
     buffers: Vec<Buffer>,
     prepared: Vec<CommandList>,
     shuffle: u64,
@@ -85,7 +87,7 @@ impl SimBackend {
         let kernels = simulator.kernels().into_iter().map(|kernel| (kernel.name.clone(), Arc::new(kernel))).collect();
         let shuffle = options.shuffle_seed.unwrap_or_default();
         let checked = simulator.checked();
-        Ok(SimBackend { device, options, checked, kernels, buffers: Vec::new(), prepared: Vec::new(), shuffle, fault: None })
+        Ok(SimBackend { device, options, checked, kernels, ready: None, buffers: Vec::new(), prepared: Vec::new(), shuffle, fault: None })
     }
 
     fn buffer(&self, view: &View) -> &Buffer {
@@ -154,6 +156,7 @@ impl Backend for SimBackend {
     fn prepare_kernels(&mut self, entries: &[&'static str]) -> Result<(), ModelError> {
         let unknown: Vec<&str> = entries.iter().copied().filter(|entry| !self.kernels.contains_key(*entry)).collect();
         if unknown.is_empty() {
+            self.ready.get_or_insert_default().extend(entries);
             return Ok(());
         }
         Err(ModelError::Device(format!("no kernel of this name: {}", unknown.join(", "))))
