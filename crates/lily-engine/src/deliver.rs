@@ -7,15 +7,10 @@ use std::time::Instant;
 
 use lily_model::{Device, Selection};
 
+use crate::ahead::{Flight, NextToken, Row};
 use crate::scheduler::{Part, Scheduler};
 use crate::sequence::Sequence;
 use crate::{EngineError, Event, Finish, sampling};
-
-/// How the next token of a sequence is found.
-enum Choice {
-    Select(Selection),
-    Forced(u32),
-}
 
 impl<D: Device> Scheduler<D> {
     pub(crate) fn deliver(&mut self, parts: &[Part]) {
@@ -24,24 +19,25 @@ impl<D: Device> Scheduler<D> {
         // The sequences that got logits, in the order of the batch's logit rows.
         let complete: Vec<u64> = parts.iter().map(|part| part.id).filter(|&id| self.sequence(id).pending() == 0).collect();
         let vocab = self.runner.config.vocab;
-        let choices: Vec<Result<Choice, EngineError>> = complete.iter().map(|&id| choose(self.sequence(id), vocab)).collect();
-        let selections: Vec<Selection> = choices
-            .iter()
-            .map(|choice| if let Ok(Choice::Select(selection)) = choice { selection.clone() } else { Selection::greedy() })
-            .collect();
-        let selected = match self.runner.device.select(&selections) {
-            Ok(selected) => selected,
+        let (mut rows, mut selections) = (Vec::new(), Vec::new());
+        for id in complete {
+            let refused = |error| (NextToken::Refused(error), Selection::greedy());
+            let (token, selection) = choose(self.sequence(id), vocab).unwrap_or_else(refused);
+            rows.push(Row { id, token });
+            selections.push(selection);
+        }
+        match self.runner.queue_select(&selections) {
+            Ok(choice) => {
+                let flight = Flight { rows, choice };
+                if self.may_run_ahead(&flight) {
+                    self.flight = Some(flight);
+                } else {
+                    self.land(flight, None);
+                }
+            }
             Err(error) => {
                 tracing::error!(%error, "the choice of tokens failed");
-                let error = Arc::new(EngineError::Model(error));
-                return complete.into_iter().for_each(|id| self.fail(id, error.clone()));
-            }
-        };
-        for (row, (id, choice)) in complete.into_iter().zip(choices).enumerate() {
-            match choice {
-                Ok(Choice::Select(_)) => self.emit(id, row, selected[row]),
-                Ok(Choice::Forced(token)) => self.emit(id, row, token),
-                Err(error) => self.fail(id, Arc::new(error)),
+                self.fail_all(&rows, error);
             }
         }
     }
@@ -66,10 +62,11 @@ impl<D: Device> Scheduler<D> {
         }
     }
 
-    /// Appends a token to a sequence, tells its caller, and ends it where it has to end.
-    fn emit(&mut self, id: u64, row: usize, token: u32) {
+    /// Appends a token to a sequence and tells its caller; says whether it has to end. `row`: where its logits are;
+    /// `fed`: a pass that is queued has taken the token in.
+    pub(crate) fn append(&mut self, id: u64, row: usize, token: u32, fed: bool) -> Option<Finish> {
         if self.sequence(id).generated_max == 0 {
-            return self.finish(id, Finish::Length);
+            return Some(Finish::Length);
         }
         let at = self.running.iter().position(|sequence| sequence.id == id).expect("a running sequence");
         let sequence = &mut self.running[at];
@@ -82,32 +79,38 @@ impl<D: Device> Scheduler<D> {
         let logprobs = sequence.logprobs.map(|top| sampling::logprobs(self.runner.device.logits(row), token, top));
         sequence.tokens.push(token);
         sequence.sampler.accept(token);
+        if fed {
+            sequence.done += 1;
+            sequence.served = self.stats.passes;
+        }
         self.stats.generated_tokens += 1;
         let _ = sequence.events.send(Event::Token { id: token, logprobs });
 
         if let Some(constraint) = &mut sequence.constraint
             && let Err(error) = guarded(|| constraint.accept(token))
         {
-            return self.fail(id, Arc::new(error));
+            self.fail(id, Arc::new(error));
+            return None;
         }
         if sequence.stop_tokens.contains(&token) {
-            self.finish(id, Finish::Stop);
-        } else if sequence.generated() == sequence.generated_max {
-            self.finish(id, Finish::Length);
+            Some(Finish::Stop)
+        } else {
+            (sequence.generated() == sequence.generated_max).then_some(Finish::Length)
         }
     }
 }
 
-fn choose(sequence: &mut Sequence, vocab: usize) -> Result<Choice, EngineError> {
+/// How the next token is found, and the selection for its row: any, where the token is not chosen.
+fn choose(sequence: &mut Sequence, vocab: usize) -> Result<(NextToken, Selection), EngineError> {
     let mut allowed = None;
     if let Some(constraint) = &mut sequence.constraint {
         if let Some(token) = guarded(|| constraint.forced())? {
             let known = (token as usize) < vocab;
-            return if known { Ok(Choice::Forced(token)) } else { Err(unknown_forced(token, vocab)) };
+            return if known { Ok((NextToken::Forced(token), Selection::greedy())) } else { Err(unknown_forced(token, vocab)) };
         }
         allowed = guarded(|| constraint.allowed())?.map(|mask| fitted(mask, vocab)).transpose()?;
     }
-    Ok(Choice::Select(sequence.sampler.selection(&sequence.tokens, allowed)))
+    Ok((NextToken::Chosen, sequence.sampler.selection(&sequence.tokens, allowed)))
 }
 
 fn unknown_forced(token: u32, vocab: usize) -> EngineError {

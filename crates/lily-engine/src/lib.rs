@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 mod admission;
+mod ahead;
 mod cache;
 mod deliver;
 mod disk;

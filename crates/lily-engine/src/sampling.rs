@@ -48,6 +48,17 @@ impl Sampler {
         }
     }
 
+    /// Whether selections depend on what was generated.
+    pub fn looks_back(&self) -> bool {
+        let Sampling { presence_penalty, frequency_penalty, repetition_penalty, .. } = &self.sampling;
+        *presence_penalty != 0.0 || *frequency_penalty != 0.0 || *repetition_penalty != 1.0
+    }
+
+    /// How to choose the token after the next, which is not known yet: for one that does not look back.
+    pub fn selection_unseen(&self) -> Selection {
+        Selection { draw: self.draws.uniform(self.generated + 1), ..self.selection(&[], None) }
+    }
+
     pub fn accept(&mut self, token: u32) {
         *self.counts.entry(token).or_default() += 1;
         self.generated += 1;
@@ -159,6 +170,23 @@ mod tests {
         assert_eq!(one.selection(&[1], None).draw, two.selection(&[1, 2, 3], None).draw);
         one.accept(4);
         assert_ne!(one.selection(&[1], None).draw, two.selection(&[1], None).draw);
+    }
+
+    #[test]
+    fn the_token_after_the_next_can_be_chosen_unseen_without_penalties() {
+        let seeded = || Sampling { seed: Some(5), temperature: 0.7, top_k: 9, logit_bias: vec![(3, 1.5)], ..Sampling::default() };
+        let mut sampler = Sampler::new(seeded());
+        let unseen = sampler.selection_unseen();
+        assert!(!sampler.looks_back() && unseen != sampler.selection(&[1], None));
+        sampler.accept(8);
+        assert_eq!(unseen, sampler.selection(&[1, 8], None));
+        for penalised in [
+            Sampling { presence_penalty: 0.1, ..seeded() },
+            Sampling { frequency_penalty: -0.1, ..seeded() },
+            Sampling { repetition_penalty: 1.1, ..seeded() },
+        ] {
+            assert!(Sampler::new(penalised).looks_back());
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use lily_model::{Batch, Device, Logits, Runner, Span};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::ahead::Flight;
 use crate::cache::Sizes;
 use crate::disk::DiskTier;
 use crate::inbox::{Closing, Inbox};
@@ -29,6 +30,8 @@ pub(crate) struct Scheduler<D: Device> {
     pub(crate) waiting: VecDeque<Sequence>,
     pub(crate) running: Vec<Sequence>,
     pub(crate) disk: Option<DiskTier>,
+    /// The pass whose tokens nobody has read yet.
+    pub(crate) flight: Option<Flight>,
     /// What a row of a pass of many rows took lately.
     row_time: Duration,
     /// Last events, sent once the statistics and the free slots tell the same.
@@ -58,7 +61,7 @@ impl<D: Device> Scheduler<D> {
         let disk = persist::open(options.disk.as_ref().filter(|_| memory.cache.is_on()), &runner.device);
         let stats = Stats { slots: capacity.slots, pages: capacity.pages, ..Stats::default() };
         let (waiting, running, endings) = (VecDeque::new(), Vec::new(), Vec::new());
-        Scheduler { runner, options, inbox, memory, waiting, running, disk, row_time: Duration::ZERO, endings, stats }
+        Scheduler { runner, options, inbox, memory, waiting, running, disk, flight: None, row_time: Duration::ZERO, endings, stats }
     }
 
     /// Works until the engine is closed and everyone has heard their last event.
@@ -86,6 +89,10 @@ impl<D: Device> Scheduler<D> {
 
     /// One pass of the model, and what comes before and after it.
     fn turn(&mut self) {
+        self.fly();
+        if self.flight.is_some() {
+            return;
+        }
         self.drop_cancelled();
         self.admit();
         let parts = self.compose();
@@ -200,11 +207,8 @@ impl<D: Device> Scheduler<D> {
         let started = Instant::now();
         let spans: Vec<Span<'_>> = parts.iter().map(|part| span(&self.running, *part)).collect();
         let batch = Batch { spans: &spans };
-        self.stats.passes += 1;
-        self.stats.rows += batch.rows() as u64;
-        let result = self.runner.run(&batch);
+        let result = self.stats.timed(&batch, |batch| self.runner.run(batch));
         let elapsed = started.elapsed();
-        self.stats.busy += elapsed;
         if batch.rows() >= CHUNK_MIN {
             let row_time = elapsed / batch.rows() as u32;
             self.row_time = if self.row_time.is_zero() { row_time } else { (self.row_time + row_time) / 2 };
@@ -226,10 +230,13 @@ impl<D: Device> Scheduler<D> {
         self.end(sequence, Event::Failed(error));
     }
 
-    pub(crate) fn finish(&mut self, id: u64, reason: crate::Finish) {
+    /// `keep`: its state, for whoever goes on from here.
+    pub(crate) fn finish(&mut self, id: u64, reason: crate::Finish, keep: bool) {
         let mut sequence = self.take(id);
-        self.memory.save(&mut sequence, &self.runner.device);
-        self.keep_on_disk(&sequence);
+        if keep {
+            self.memory.save(&mut sequence, &self.runner.device);
+            self.keep_on_disk(&sequence);
+        }
         let usage = sequence.usage();
         self.stats.decode += usage.decode;
         tracing::info!(id, ?reason, generated = usage.generated_tokens, prefill = ?usage.prefill, decode = ?usage.decode, "finished");

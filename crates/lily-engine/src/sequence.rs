@@ -98,6 +98,12 @@ impl Sequence {
         self.tokens.len() - self.prompt
     }
 
+    /// Whether it has a token after the next, and whether that one can be chosen before the next is known.
+    pub fn goes_on_unseen(&self) -> bool {
+        let told = self.constraint.is_some() || self.logprobs.is_some();
+        !told && !self.sampler.looks_back() && self.generated() + 1 < self.generated_max
+    }
+
     /// Where a chunk of at most `rows` rows ends. Chunks end at multiples of the chunk size and at
     /// positions worth keeping, so that a prompt is cut at the same places whether or not its beginning
     /// came from the cache.

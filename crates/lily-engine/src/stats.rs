@@ -1,6 +1,8 @@
 //! What the engine counts, for `/metrics`, `/health`, logs and tests.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use lily_model::Batch;
 
 /// A snapshot, taken after each pass. Gauges say what is the case now; the rest only grows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,13 +40,23 @@ pub struct Stats {
     pub queued: Duration,
     pub prefill: Duration,
     pub decode: Duration,
-    /// Time inside forward passes.
+    /// Time inside forward passes, waiting for queued ones included.
     pub busy: Duration,
 
     pub cache: CacheStats,
 }
 
 impl Stats {
+    /// Counts a pass and the time that it takes to run, or to queue.
+    pub(crate) fn timed<T>(&mut self, batch: &Batch<'_>, run: impl FnOnce(&Batch<'_>) -> T) -> T {
+        let started = Instant::now();
+        self.passes += 1;
+        self.rows += batch.rows() as u64;
+        let result = run(batch);
+        self.busy += started.elapsed();
+        result
+    }
+
     pub fn running(&self) -> usize {
         self.prefilling + self.decoding
     }

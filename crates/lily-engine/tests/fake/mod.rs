@@ -8,13 +8,14 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lily_engine::{Event, Finish, Generation, Request, Sampling, Usage};
 use lily_model::{
-    Activations, Batch, Capacity, Device, LayerKind, Logits, ModelConfig, ModelError, NormSite, PAGE_TOKENS, Page, Runner, Selection, Slot,
-    StateCopy, Steps, select_token,
+    Activations, Batch, Capacity, Device, LayerKind, Logits, ModelConfig, ModelError, NEXT, NormSite, PAGE_TOKENS, Page, Runner, Selection,
+    Slot, StateCopy, Steps, Ticket, select_token,
 };
 
 pub const VOCAB: usize = 97;
@@ -32,6 +33,12 @@ pub struct Probe {
     pub fail_next: AtomicBool,
     /// The next pass panics.
     pub panic_next: AtomicBool,
+    /// The device chooses tokens by itself and hands them to the next pass.
+    pub by_itself: AtomicBool,
+    /// The pass with this number fails, and only its tokens tell.
+    pub fail_in_flight: AtomicUsize,
+    /// Rows that were queued before the host knew their tokens.
+    pub rows_ahead: AtomicUsize,
     /// How many passes there may be; the next one waits.
     passes_max: AtomicUsize,
 }
@@ -43,12 +50,20 @@ impl Default for Probe {
             page_copies: AtomicUsize::new(0),
             fail_next: AtomicBool::new(false),
             panic_next: AtomicBool::new(false),
+            by_itself: AtomicBool::new(false),
+            fail_in_flight: AtomicUsize::new(usize::MAX),
+            rows_ahead: AtomicUsize::new(0),
             passes_max: AtomicUsize::new(usize::MAX),
         }
     }
 }
 
 impl Probe {
+    /// Of a device that works ahead.
+    pub fn by_itself() -> Arc<Self> {
+        Arc::new(Probe { by_itself: AtomicBool::new(true), ..Probe::default() })
+    }
+
     /// The pass that comes next waits for [`Probe::allow`] or [`Probe::go_on`].
     pub fn hold(&self) {
         self.allow(0);
@@ -87,6 +102,12 @@ pub struct FakeDevice {
     pages: Vec<[u64; PAGE_TOKENS]>,
     logits: Vec<Vec<f32>>,
     failed: bool,
+    /// A pass has failed that nobody has heard of.
+    broken: bool,
+    /// Tokens of the choices in flight, oldest first, and which of them stand for [`NEXT`].
+    queued: VecDeque<(Ticket, Option<Vec<u32>>)>,
+    handed: Vec<u32>,
+    tickets: u64,
     probe: Arc<Probe>,
 }
 
@@ -95,7 +116,18 @@ impl FakeDevice {
     pub fn new(capacity: Capacity, probe: Arc<Probe>) -> Self {
         let slots = (0..capacity.slots as u64).map(|slot| State { hash: mix(slot, 99), length: 12345 }).collect();
         let pages = (0..capacity.pages as u64).map(|page| [mix(page, 98); PAGE_TOKENS]).collect();
-        FakeDevice { capacity, slots, pages, logits: Vec::new(), failed: false, probe }
+        FakeDevice {
+            capacity,
+            slots,
+            pages,
+            logits: Vec::new(),
+            failed: false,
+            broken: false,
+            queued: VecDeque::new(),
+            handed: Vec::new(),
+            tickets: 0,
+            probe,
+        }
     }
 
     pub fn runner(capacity: Capacity, probe: Arc<Probe>) -> Runner<FakeDevice> {
@@ -206,12 +238,24 @@ impl Steps for FakeDevice {
         assert!(!self.probe.panic_next.swap(false, Ordering::SeqCst), "asked to panic");
         self.failed = self.probe.fail_next.swap(false, Ordering::SeqCst);
         let spans = batch.spans.iter().map(|span| (span.tokens.len(), span.start, span.logits != Logits::None)).collect();
-        self.probe.passes.lock().unwrap().push(spans);
+        let number = {
+            let mut passes = self.probe.passes.lock().unwrap();
+            passes.push(spans);
+            passes.len() - 1
+        };
+        self.broken |= number == self.probe.fail_in_flight.load(Ordering::SeqCst);
         self.logits.clear();
+        let handed = std::mem::take(&mut self.handed);
+        let mut row = 0;
         for span in batch.spans {
+            // A token that the host did not know is that of this row.
+            let ahead = span.tokens == [NEXT];
+            self.probe.rows_ahead.fetch_add(usize::from(ahead), Ordering::SeqCst);
+            let tokens = if ahead { &handed[row..row + 1] } else { span.tokens };
+            row += span.tokens.len();
             let mut state = self.slots[span.slot.0 as usize];
             assert_eq!(state.length, span.start, "slot {} stands at another position", span.slot.0);
-            for &token in span.tokens {
+            for &token in tokens {
                 let (page, offset) = (span.pages[state.length / PAGE_TOKENS], state.length % PAGE_TOKENS);
                 self.pages[page.0 as usize][offset] = entry_of(token, state.length);
                 state = step(state, token, |position| self.entry(span.pages, position));
@@ -265,11 +309,34 @@ impl Device for FakeDevice {
         Ok(self.logits.iter().zip(selections).map(|(logits, selection)| select_token(logits, selection)).collect())
     }
 
+    fn queue_select(&mut self, selections: &[Selection]) -> Result<Option<Ticket>, ModelError> {
+        if !self.probe.by_itself.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
+        let tokens = self.select(selections)?;
+        self.handed = if self.broken { vec![0; tokens.len()] } else { tokens.clone() };
+        self.queued.push_back((Ticket(self.tickets), (!self.broken).then_some(tokens)));
+        self.tickets += 1;
+        assert!(self.queued.len() <= 2, "more than two passes are in flight");
+        Ok(Some(Ticket(self.tickets - 1)))
+    }
+
+    fn chosen(&mut self, ticket: Ticket) -> Result<Vec<u32>, ModelError> {
+        let (oldest, tokens) = self.queued.pop_front().expect("a choice is queued");
+        assert_eq!(ticket, oldest, "choices are read in order");
+        tokens.ok_or_else(|| {
+            self.broken = false;
+            self.queued.clear();
+            ModelError::Device("failed in flight".into())
+        })
+    }
+
     fn state_clear(&mut self, slot: Slot) {
         self.slots[slot.0 as usize] = State::default();
     }
 
     fn state_save(&self, slot: Slot) -> StateCopy {
+        assert!(!self.broken, "a state is kept before its pass is known to have succeeded");
         let State { hash, length } = self.slots[slot.0 as usize];
         let mut bytes = [hash.to_le_bytes(), (length as u64).to_le_bytes()].concat();
         bytes.resize(STATE_BYTES, 0);
