@@ -6,7 +6,7 @@ mod rig;
 
 use lily_cpu::{Activations, CpuOptions, Isa};
 use lily_testkit::golden::TINY;
-use lily_testkit::ring::{Bound, model};
+use lily_testkit::ring::{Bound, ahead, model};
 use rig::Cpu;
 
 /// How far logits may be off. What limits each: f32, the keys and values in half precision (2^-12 of an element) and the
@@ -48,6 +48,11 @@ fn threads_change_nothing_at_all() {
 #[test]
 fn sequences_of_a_batch_do_not_touch_each_other() {
     model::check_batch(&Cpu(CpuOptions::default()), 1e-3); // rows of a pass choose the loops, hence the order of sums
+}
+
+#[test]
+fn tokens_that_the_host_chooses_can_be_left_to_the_next_pass() {
+    ahead::check(&Cpu(CpuOptions::default()), false);
 }
 
 #[test]

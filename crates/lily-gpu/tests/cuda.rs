@@ -7,6 +7,7 @@ mod cuda_rig;
 
 use cuda_rig::{Gpu, bytes, floats, gpu, launch};
 use lily_gpu::backend::cuda::{CudaBackend, CudaOptions};
+use lily_gpu::backend::{PENDING_BYTES, PENDING_MAX};
 use lily_gpu::commands::CommandList;
 use lily_gpu::{Access, Backend, Launch, View};
 use lily_model::Bytes;
@@ -111,6 +112,39 @@ fn a_graph_replays_on_what_the_buffers_hold_then() {
     let empty = gpu.backend.prepare(&CommandList::new(false)).expect("nothing to do is no error");
     gpu.backend.replay(empty).expect("it runs");
     gpu.backend.wait().expect("nothing went wrong");
+}
+
+#[test]
+fn a_read_waits_for_what_came_before_it_and_sees_nothing_after() {
+    let Some(mut gpu) = gpu(&["add"]) else { return };
+    let (x, one) = (gpu.filled(&bytes(&[0.0; COUNT])), gpu.filled(&bytes(&[1.0; COUNT])));
+    let sum = gpu.buffer(COUNT * 4);
+    let mut list = CommandList::new(false);
+    list.push(add(x, one, sum, 1.0));
+    list.push(add(sum, one, x, 1.0));
+    let prepared = gpu.backend.prepare(&list).expect("it makes a graph");
+    let mut reads = Vec::new();
+    for _ in 0..PENDING_MAX + 2 {
+        gpu.backend.replay(prepared).expect("it runs");
+        reads.push(gpu.backend.read_later(x.part(400, PENDING_BYTES.min(80))));
+    }
+    for (at, pending) in reads.into_iter().enumerate().rev() {
+        match gpu.backend.collect(pending) {
+            Ok(found) => assert_eq!(floats(&found), [2.0 * (at + 1) as f32; 20]),
+            // Two came too many before the host looked.
+            Err(error) => assert!(at < 2 && error.to_string().contains("expected one of the last 8 of 10 reads, found number"), "{error}"),
+        }
+    }
+    let large = gpu.buffer(PENDING_BYTES + 4);
+    let refused = gpu.backend.read_later(large);
+    let error = gpu.backend.collect(refused).expect_err("it is too large for a slot");
+    assert!(error.to_string().contains("expected a read of at most 4096 bytes, found 4100"), "{error}");
+    // A fault that no call could report is that of the next read.
+    gpu.backend.copy(View { offset: 1 << 20, ..x }, sum);
+    let failed = gpu.backend.read_later(x.part(0, 4));
+    let error = gpu.backend.collect(failed).expect_err("the copy began outside its buffer");
+    assert!(error.to_string().contains("expected a view inside"), "{error}");
+    gpu.backend.wait().expect("it was reported once");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use lily_testkit::reference::{AttentionDims, ModelDims};
 use lily_testkit::ring::kernel::{
     ATTENTION_DIMS, CAPACITY, DELTA_DIMS, ROWS, attention, delta, experts, full_dims, nan, nano_heads, products, rows,
 };
-use lily_testkit::ring::{Numerics, Subject, Tolerances, layer, model, nano, select};
+use lily_testkit::ring::{Numerics, Subject, Tolerances, ahead, layer, model, nano, select};
 use rig::{MODEL, NUMERICS, ROUNDED_WEIGHTS, STORED, Sim, TOLERANCES, awkward};
 
 /// The first GPU with these switches.
@@ -144,6 +144,14 @@ fn sequences_state_and_pages_keep_to_themselves() {
     model::check_batch(&cuda, 5e-2);
     model::check_saved_state(&cuda);
     model::check_wrong_copies(&cuda);
+}
+
+#[test]
+fn tokens_on_the_device_are_those_through_the_host() {
+    let Some(cuda) = cuda() else { return };
+    ahead::check(&cuda, true);
+    ahead::check_late(&cuda);
+    ahead::check(&Cuda(GpuOptions { device_tokens: false, ..cuda.0 }), false);
 }
 
 #[test]
