@@ -21,6 +21,7 @@ Ctrl-C stops an answer. A line that ends in \\ goes on in the next.";
 
 pub fn chat(args: ChatArgs) -> anyhow::Result<()> {
     let session = session::start(&args.model, &Limits::ONE)?;
+    let _closing = session.close_at_end();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     eprintln!("{} on {}; /help lists the commands", session.name, session.engine.device_name());
 

@@ -12,6 +12,7 @@ use crate::session::{self, Limits};
 pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let prompt = prompt(&args.prompt)?;
     let session = session::start(&args.model, &Limits::ONE)?;
+    let _closing = session.close_at_end();
     let stop = args.sampling.stop.clone();
     let (tokens, parser) = if args.raw {
         (session.text.encode(&prompt)?, session.text.completion_parser(stop))

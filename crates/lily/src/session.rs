@@ -127,7 +127,22 @@ pub fn memory_bytes() -> u64 {
     system.total_memory().min(container)
 }
 
+/// Ends the engine when it goes: a program that returns while the engine's thread still uses a GPU's driver may crash in
+/// that driver's own end.
+pub struct Closing<'a>(&'a Engine);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.shutdown(false);
+    }
+}
+
 impl Session {
+    /// Keep the result until the command ends.
+    pub fn close_at_end(&self) -> Closing<'_> {
+        Closing(&self.engine)
+    }
+
     /// The flags where given, the checkpoint's defaults elsewhere.
     pub fn sampling(&self, args: &SamplingArgs) -> anyhow::Result<Sampling> {
         let defaults = lily_server::checkpoint_sampling(&self.text);
