@@ -163,7 +163,11 @@ impl Arm<'_> {
             let total: f64 = kernels.iter().map(|kernel| kernel.2).sum();
             println!("{what} of {length}: {total:.0} us in {} launches", times.len());
             for (stage, kernel, time, count) in kernels {
-                println!("{:>6.1} % {time:>10.1} us {count:>6} x {:>8.2} us  {stage:<14} {kernel}", 100.0 * time / total, time / count as f64);
+                println!(
+                    "{:>6.1} % {time:>10.1} us {count:>6} x {:>8.2} us  {stage:<14} {kernel}",
+                    100.0 * time / total,
+                    time / count as f64
+                );
             }
         }
         Ok(())

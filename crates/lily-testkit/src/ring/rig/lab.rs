@@ -138,7 +138,11 @@ impl<D: Device> Lab<D> {
         device.write(buffer, rows, &padded);
         let stored = leading(&device.read(buffer, rows), rows, width);
         for (&stored, &value) in stored.iter().zip(values) {
-            let kept = if value.is_nan() { stored.is_nan() } else { f64::from((stored - value).abs()) <= STORED * f64::from(value.abs()) + SUBNORMAL };
+            let kept = if value.is_nan() {
+                stored.is_nan()
+            } else {
+                f64::from((stored - value).abs()) <= STORED * f64::from(value.abs()) + SUBNORMAL
+            };
             assert!(kept, "{}: {value} was written and {stored} read back", self.label);
         }
         exact(&stored)
