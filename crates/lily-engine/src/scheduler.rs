@@ -159,8 +159,9 @@ impl<D: Device> Scheduler<D> {
         let room = if prefilling.is_some() { room - 1 } else { room };
         let mut parts: Vec<Part> = decoding.take(room).map(|sequence| Part { id: sequence.id, rows: 1 }).collect();
         if let Some(sequence) = prefilling {
-            let chunk = if parts.is_empty() { self.options.chunk } else { self.chunk_shared() };
-            let end = sequence.chunk_end(chunk.min(capacity.rows - parts.len()), self.options.chunk);
+            let grid = self.options.chunk.min(self.runner.device.prompt_rows(sequence.done));
+            let chunk = if parts.is_empty() { grid } else { self.chunk_shared().min(grid) };
+            let end = sequence.chunk_end(chunk.min(capacity.rows - parts.len()), grid);
             parts.push(Part { id: sequence.id, rows: end - sequence.done });
         }
         parts

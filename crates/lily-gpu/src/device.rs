@@ -17,7 +17,7 @@ use crate::entries;
 use crate::model::Model;
 use crate::options::GpuOptions;
 use crate::pass::Staged;
-use crate::policy::{FEW_ROWS, Parts, attention_parts};
+use crate::policy::{FEW_ROWS, Parts, attention_parts, brief_rows};
 use crate::select::{SelectShape, Tickets};
 
 /// The model's steps on a GPU, or on the simulator of one.
@@ -139,6 +139,7 @@ impl<B: Backend> GpuDevice<B> {
     pub(crate) fn begin(&mut self) {
         self.list.clear();
         self.chained = None;
+        self.plan = Plan::default();
         self.stepwise = false;
         self.logits.take();
         self.replays = match self.profile {
@@ -254,6 +255,13 @@ impl<B: Backend> Device for GpuDevice<B> {
         self.capacity
     }
 
+    fn prompt_rows(&self, position: usize) -> usize {
+        match self.backend.borrow().must_be_brief() {
+            true => brief_rows(position).min(self.capacity.rows),
+            false => self.capacity.rows,
+        }
+    }
+
     fn finish(&mut self) -> Result<(), ModelError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -261,7 +269,6 @@ impl<B: Backend> Device for GpuDevice<B> {
         if let Some(prepared) = self.replays.take() {
             return self.backend.get_mut().replay(prepared);
         }
-        self.plan = Plan::default();
         let Some(shape) = self.shape().filter(|_| self.profile.is_none()) else { return self.submit() };
         self.plan = self.list.plan();
         self.recorded_plan = self.plan;

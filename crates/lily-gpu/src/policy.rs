@@ -6,6 +6,19 @@ use crate::options::{GpuOptions, TileRows};
 /// Eight rows of f32 accumulators still fit the registers of a lane.
 pub const FEW_ROWS: usize = 8;
 
+/// A layer's work is its rows times the positions that they look at, with the rest of the layer worth as much as some
+/// thousand positions. From so much on it is a command buffer of its own: on the smallest chips half a second, where
+/// buffers of several seconds are known to be ended by the system.
+pub const LAYER_POSITIONS: usize = 4096;
+pub const LAYER_WORK: usize = 1 << 20;
+
+/// Rows of a pass whose attention must be brief, at a context of `position`: a power of two, so that 32M pairs of row and
+/// position are not passed. On a chip of 2.6 TFLOP/s one layer's attention over so many takes about half a second.
+pub fn brief_rows(position: usize) -> usize {
+    let most = (1usize << 25) / position.max(1);
+    (most + 1).next_power_of_two().div_ceil(2).clamp(64, 1 << 16)
+}
+
 /// Rows that one launch of a vector kernel multiplies together: 1, 2, 4 or 8.
 pub fn vector_rows(rows: usize) -> usize {
     rows.next_power_of_two().clamp(1, FEW_ROWS)
@@ -107,4 +120,18 @@ pub fn packed_heads(options: &GpuOptions, per_kv: usize) -> usize {
 /// Tokens of a tile of `attn_flash`: 32 query rows, all heads of a key head.
 pub fn flash_tokens(per_kv: usize) -> usize {
     (32 / per_kv).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::brief_rows;
+
+    #[test]
+    fn passes_shrink_as_their_context_grows() {
+        for (position, rows) in
+            [(0, 1 << 16), (16_384, 2048), (16_385, 1024), (32_768, 1024), (131_072, 256), (262_144, 128), (1 << 25, 64)]
+        {
+            assert_eq!(brief_rows(position), rows, "at {position}");
+        }
+    }
 }

@@ -41,6 +41,11 @@ pub trait Device: Steps + Send {
     /// For logs and `/health`, such as `cpu (avx512, 2 threads)`.
     fn name(&self) -> String;
     fn capacity(&self) -> Capacity;
+    /// Rows that a pass of a prompt should have at most from this position on: a device whose passes must end soon takes
+    /// fewer as the context grows.
+    fn prompt_rows(&self, _position: usize) -> usize {
+        self.capacity().rows
+    }
     /// Completes the staged and recorded pass ([`Steps::flush`] included): afterwards its logits can be read.
     fn finish(&mut self) -> Result<(), ModelError>;
     /// Logits of the last finished pass, `[vocab]`; `row` counts the batch's logit rows.

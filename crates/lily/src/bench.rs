@@ -205,12 +205,13 @@ impl Arm<'_> {
 /// Runs a prompt from an empty state and decodes after it. The digest is FNV-1a over the tokens.
 fn answer<D: Device>(runner: &mut Runner<D>, prompt: &[u32], decode: usize) -> anyhow::Result<(Times, u64)> {
     let pages: Vec<Page> = (0..(prompt.len() + decode).div_ceil(PAGE_TOKENS) as u32).map(Page).collect();
-    let chunk = runner.device.capacity().rows;
     runner.device.state_clear(Slot(0));
     let started = Instant::now();
     let mut position = 0;
     let mut token = 0;
-    for tokens in prompt.chunks(chunk) {
+    while position < prompt.len() {
+        let rows = runner.device.prompt_rows(position).min(runner.device.capacity().rows);
+        let tokens = &prompt[position..prompt.len().min(position + rows)];
         let last = position + tokens.len() == prompt.len();
         let logits = if last { Logits::Last } else { Logits::None };
         let span = Span { slot: Slot(0), start: position, tokens, pages: &pages, logits };

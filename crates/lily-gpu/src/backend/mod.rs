@@ -43,6 +43,11 @@ pub trait Backend: Send {
     /// For logs and `/health`, such as `cuda (NVIDIA H200, 132 multiprocessors)`.
     fn name(&self) -> String;
 
+    /// Whether the system ends work that keeps the device for seconds: passes then shrink as their context grows.
+    fn must_be_brief(&self) -> bool {
+        false
+    }
+
     /// Bytes that buffers may take together; `None` where nothing but the host's memory limits them.
     fn memory(&self) -> Option<usize>;
 

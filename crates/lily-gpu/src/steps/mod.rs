@@ -18,7 +18,7 @@ use crate::commands::View;
 use crate::device::{Chained, GpuDevice};
 use crate::entry::entry;
 use crate::launch::{Embed, Norm};
-use crate::policy::FEW_ROWS;
+use crate::policy::{FEW_ROWS, LAYER_POSITIONS, LAYER_WORK};
 use multiply::Product;
 
 impl<B: Backend> Steps for GpuDevice<B> {
@@ -160,6 +160,7 @@ impl<B: Backend> Steps for GpuDevice<B> {
     fn moe_down(&mut self, layer: usize, rows: usize, routes: &GpuBuffer, hidden: &GpuBuffer, residual: &mut GpuBuffer) {
         if self.start_step().is_some() {
             self.down(layer, rows, [routes, hidden], residual);
+            self.end_layer(rows);
         }
     }
 
@@ -235,6 +236,15 @@ impl<B: Backend> GpuDevice<B> {
     /// As kernels take it: whether the staged pass keeps inputs of products as half.
     fn narrow(&self) -> u32 {
         u32::from(rows_are_narrow(self.staged.rows))
+    }
+
+    /// Hands a large pass over layer by layer: the device begins while the host records the rest, and no command buffer
+    /// runs so long that a system which also draws its windows would end it.
+    fn end_layer(&mut self, rows: usize) {
+        if rows > FEW_ROWS && rows * (LAYER_POSITIONS + self.staged.context) >= LAYER_WORK {
+            let submitted = self.submit();
+            self.failed = submitted.err();
+        }
     }
 
     /// Where the staged pass stands.

@@ -92,6 +92,10 @@ impl Backend for MetalBackend {
         format!("metal ({}, {tiles})", self.device.name())
     }
 
+    fn must_be_brief(&self) -> bool {
+        true
+    }
+
     fn memory(&self) -> Option<usize> {
         Some(self.device.budget())
     }
