@@ -3,6 +3,7 @@
 mod aarch64;
 mod apple;
 mod debian;
+mod fuzz;
 mod metal;
 mod rust_source;
 mod sdk;
@@ -27,7 +28,9 @@ cargo xtask tidy      house rules: file sizes, module docs, forbidden words
 cargo xtask aarch64   tests of the NEON loops under QEMU, with and without the dot-product instructions
 cargo xtask metal     every kernel through a strict type check of the Metal Shading Language
 cargo xtask apple     lints and links for Apple's processors, without Apple's SDK
-cargo xtask sdk       real clients (Python) against a running `lily serve`";
+cargo xtask sdk       real clients (Python) against a running `lily serve`
+cargo xtask schema    requests drawn from the served API description against a running `lily serve`
+cargo xtask fuzz      the fuzz targets, ten minutes each; or one target, or other seconds";
 
 fn main() -> ExitCode {
     match run() {
@@ -56,6 +59,8 @@ fn run() -> anyhow::Result<()> {
         "apple" => apple::apple(),
         "metal" => metal::metal(),
         "sdk" => sdk::sdk(),
+        "schema" => sdk::schema(),
+        "fuzz" => fuzz::fuzz(&std::env::args().skip(2).collect::<Vec<_>>()),
         "" | "help" | "--help" => {
             println!("{HELP}");
             Ok(())

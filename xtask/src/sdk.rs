@@ -14,25 +14,42 @@ use crate::shell::{cargo, root, run};
 const PACKAGES: [&str; 2] = ["openai==3.57.0", "anthropic==2.14.0"];
 const SCRIPTS: [&str; 2] = ["tools/sdk_tests/run.py", "tools/sdk_tests/run_anthropic.py"];
 
+/// What runs requests of its own making against the served description of the API.
+const SCHEMATHESIS: [&str; 1] = ["schemathesis==4.32.5"];
+
 pub fn sdk() -> anyhow::Result<()> {
     cargo(&["build", "--package", "lily"], &[])?;
-    let python = environment()?;
-    let server = Server::start(&root().join("target/debug/lily"))?;
+    let python = environment("target/sdk", &PACKAGES)?;
+    let server = Server::start(&root().join("target/debug/lily"), &[])?;
     for script in SCRIPTS {
         run(&python.display().to_string(), &[script, "--url", &server.url], &[])?;
     }
     Ok(())
 }
 
-/// The virtual environment's Python, with the packages.
-fn environment() -> anyhow::Result<PathBuf> {
-    let folder = root().join("target/sdk");
+/// Requests drawn from `/openapi.json`, right ones and wrong ones: no 5xx, no status that is not described, no
+/// answer of another shape. Takes some minutes.
+pub fn schema() -> anyhow::Result<()> {
+    cargo(&["build", "--package", "lily"], &[])?;
+    let python = environment("target/schemathesis", &SCHEMATHESIS)?;
+    // A small context: what is tried is reading, not writing.
+    let server = Server::start(&root().join("target/debug/lily"), &["--context", "256", "--cache-mib", "64"])?;
+    let program = python.with_file_name("st");
+    let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance";
+    let description = format!("{}/openapi.json", server.url);
+    let arguments = ["run", &description, "--checks", checks, "--mode", "all", "--phases", "examples,coverage,fuzzing"];
+    run(&program.display().to_string(), &[&arguments[..], &["--max-examples", "60", "--seed", "1"]].concat(), &[])
+}
+
+/// A virtual environment's Python, with the packages.
+fn environment(folder: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
+    let folder = root().join(folder);
     let python = folder.join("bin/python");
-    let stamp = folder.join(PACKAGES.join("+"));
+    let stamp = folder.join(packages.join("+"));
     if !stamp.is_file() {
         run("python3", &["-m", "venv", &folder.display().to_string()], &[])
             .context("a virtual environment could not be made; on Debian it needs the package python3-venv")?;
-        run(&python.display().to_string(), &[&["-m", "pip", "install", "--quiet"], &PACKAGES[..]].concat(), &[])?;
+        run(&python.display().to_string(), &[&["-m", "pip", "install", "--quiet"], packages].concat(), &[])?;
         std::fs::write(stamp, "")?;
     }
     Ok(python)
@@ -45,9 +62,10 @@ struct Server {
 }
 
 impl Server {
-    fn start(program: &Path) -> anyhow::Result<Self> {
+    fn start(program: &Path, more: &[&str]) -> anyhow::Result<Self> {
         let mut process = Command::new(program)
             .args(["serve", "--port", "0"])
+            .args(more)
             .env_remove("RUST_LOG")
             .stderr(Stdio::piped())
             .spawn()

@@ -133,8 +133,8 @@ async fn clients_that_leave_free_their_slot() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         drop(connection);
-        // Time for the server to see the closed connection: past the gate the fake device is soon done.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        // Past the gate the fake device is soon done: the server must have seen the closed connection before.
+        server.has_seen_leave(seen as usize + 1).await;
         gate.open();
         seen = cancelled(&server, seen).await;
         let stats = server.engine.stats();

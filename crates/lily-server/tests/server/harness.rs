@@ -100,6 +100,18 @@ impl TestServer {
         lock(&self.scripts).push(script);
     }
 
+    /// Waits until the server has seen so many clients leave before they had their answer.
+    pub async fn has_seen_leave(&self, clients: usize) {
+        loop {
+            let metrics = self.client().get("/metrics").await.text;
+            let left = metrics.lines().filter(|line| line.starts_with("lily_http_requests_total") && line.contains("status=\"499\""));
+            if left.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum::<usize>() >= clients {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
     /// Forgets all scripts.
     pub fn unscript(&self) {
         lock(&self.scripts).clear();

@@ -6,7 +6,6 @@ use std::time::Duration;
 use lily_engine::Options;
 use lily_server::{ServerError, ServerOptions, bind};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
 
 use crate::device::{Gate, Script};
 use crate::harness::{Setup, TestServer, answer};
@@ -99,44 +98,6 @@ async fn a_full_queue() {
     }
     assert!(answered >= 1);
     assert_eq!(server.client().chat(&request("slow", false)).await.status, 200, "the queue is free again");
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn who_leaves_the_queue_is_never_begun() {
-    let server = TestServer::start().await;
-    let (script, gate) = held("slow", 0);
-    server.script(script);
-    let slots = server.engine.stats().slots;
-    let mut running = Vec::new();
-    for _ in 0..slots {
-        running.push(server.client().stream("/v1/chat/completions", &request("slow", true)).await);
-        // The device stands still from the first request on: all others are on their way to the scheduler.
-        while !gate.is_reached() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    }
-    // The slots are taken; these two wait, one reading a stream and one for the whole answer.
-    let queued = server.client().stream("/v1/chat/completions", &request("slow", true)).await;
-    let mut whole = server.client().connect().await;
-    let body = request("slow", false).to_string();
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
-    whole.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await.unwrap();
-    while server.engine.stats().waiting < slots + 1 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    drop((queued, whole));
-    // Time for the server to see the closed connections: behind the gate everything is soon done.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    gate.open();
-    for stream in &mut running {
-        assert!(stream.until(|event| event["choices"][0]["finish_reason"] == "stop").await);
-    }
-    while server.engine.stats().cancelled < 2 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    let stats = server.engine.stats();
-    assert_eq!((stats.finished_stop, stats.cancelled, stats.waiting, stats.slots_used), (slots as u64, 2, 0, 0));
     server.stop().await;
 }
 
