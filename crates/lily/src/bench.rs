@@ -16,6 +16,7 @@ use lily_model::{Batch, Capacity, Choice, Device, Logits, ModelConfig, NEXT, PAG
 use serde_json::json;
 
 use crate::cli::BenchArgs;
+use crate::curves::{self, Point};
 use crate::device::{self, Kind, Opening, Use};
 use crate::session;
 use crate::source::{self, Source};
@@ -56,11 +57,28 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         let arm = Arm { name: arm, config: &config, lengths: &lengths, args, first: results.is_empty() };
         results.push(device::open(&args.model, &opening, arm)?);
     }
+    if let Some(file) = &args.svg {
+        std::fs::write(file, picture(&name, &results[0])).with_context(|| format!("cannot write {}", file.display()))?;
+    }
     if let Some(file) = &args.json {
         let document = serde_json::to_vec_pretty(&json!({ "model": name, "decode": args.decode, "rounds": args.rounds, "arms": results }))?;
         std::fs::write(file, document).with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
+}
+
+/// The curves of one arm.
+fn picture(model: &str, arm: &serde_json::Value) -> String {
+    let figures = arm["figures"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let number = |figures: &serde_json::Value, name: &str| figures[name].as_f64().unwrap_or_default();
+    let point = |figures: &serde_json::Value| Point {
+        length: number(figures, "length") as usize,
+        prefill: number(figures, "prefill_tok_s"),
+        decode: number(figures, "decode_tok_s"),
+    };
+    let mut points: Vec<Point> = figures.iter().map(point).collect();
+    points.sort_by_key(|point| point.length);
+    curves::draw(&format!("{model} on {}", arm["device"].as_str().unwrap_or_default()), &points)
 }
 
 /// The default, then, if wanted, everything without one technique.

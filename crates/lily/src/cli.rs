@@ -274,6 +274,9 @@ pub struct BenchArgs {
     /// Print how long each kernel takes in one prompt and one decode step of each length, on a GPU
     #[arg(long)]
     pub profile: bool,
+    /// Draw the two curves into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
     /// Write the figures here too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -6,6 +6,7 @@ mod bench;
 mod bundled;
 mod chat;
 mod cli;
+mod curves;
 mod device;
 mod inspect;
 mod parse;
