@@ -201,13 +201,20 @@ impl<B: Backend> GpuDevice<B> {
         result
     }
 
-    fn all_logits(&self) -> &[f32] {
-        self.logits.get_or_init(|| {
+    /// Waits for the pass; all its logits are with the host afterwards.
+    fn fetch_logits(&self) -> Result<&[f32], ModelError> {
+        if self.logits.get().is_none() {
             let mut bytes = vec![0; 4 * self.staged.logit_rows.len() * self.config.vocab];
-            let read = self.backend.borrow_mut().read(self.arena.logits.part(0, bytes.len()), &mut bytes);
-            // Whoever asks for logits has no way to hear of an error; the engine takes none of these.
-            if read.is_ok() { floats(&bytes) } else { vec![f32::NAN; bytes.len() / 4] }
-        })
+            self.backend.borrow_mut().read(self.arena.logits.part(0, bytes.len()), &mut bytes)?;
+            return Ok(self.logits.get_or_init(|| floats(&bytes)));
+        }
+        Ok(self.logits.get().map_or(&[], Vec::as_slice))
+    }
+
+    fn all_logits(&self) -> &[f32] {
+        // Whoever asks for logits has no way to hear of an error; choices are made from `fetch_logits`.
+        let rows = self.staged.logit_rows.len();
+        self.fetch_logits().unwrap_or_else(|_| self.logits.get_or_init(|| vec![f32::NAN; rows * self.config.vocab]))
     }
 
     fn state_views(&self, slot: Slot) -> [View; 2] {
@@ -286,7 +293,8 @@ impl<B: Backend> Device for GpuDevice<B> {
     fn select(&mut self, selections: &[Selection]) -> Result<Vec<u32>, ModelError> {
         self.check_selections(selections)?;
         if !self.arena.select.serves(selections) {
-            self.backend.get_mut().wait()?;
+            let fetched = self.fetch_logits().map(|_| ());
+            self.heed(fetched)?;
             return Ok(selections.iter().enumerate().map(|(row, selection)| select_token(self.logits(row), selection)).collect());
         }
         if selections.is_empty() {
