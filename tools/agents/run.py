@@ -6,6 +6,8 @@ schemas to tool calls, tool results and the last word. For each protocol a folde
 agent is asked to mend it, and the file must be right afterwards.
 
     python3 tools/agents/run.py                 # needs node, npm and cargo; installs the agent under target/agents
+
+`output.txt` beside this file is what it printed on 2026-11-29.
 """
 
 import json

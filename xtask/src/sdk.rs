@@ -35,7 +35,8 @@ pub fn schema() -> anyhow::Result<()> {
     // A small context: what is tried is reading, not writing.
     let server = Server::start(&root().join("target/debug/lily"), &["--context", "256", "--cache-mib", "64"])?;
     let program = python.with_file_name("st");
-    let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance";
+    let checks =
+        "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance";
     let description = format!("{}/openapi.json", server.url);
     let arguments = ["run", &description, "--checks", checks, "--mode", "all", "--phases", "examples,coverage,fuzzing"];
     run(&program.display().to_string(), &[&arguments[..], &["--max-examples", "60", "--seed", "1"]].concat(), &[])

@@ -22,7 +22,7 @@ struct Scale {
 }
 
 impl Scale {
-    const SMALL: Scale = Scale { turns: 30, words: &[40, 12, 150, 25], answer_tokens: 24, off: 8 };
+    const SMALL: Scale = Scale { turns: 30, words: &[40, 12, 150, 25], answer_tokens: 24, off: 4 };
     /// About 50 to 3,000 tokens.
     const FULL: Scale = Scale { turns: 30, words: &[60, 30, 2300, 120, 500, 40], answer_tokens: 48, off: 30 };
 }
