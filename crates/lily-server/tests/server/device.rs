@@ -4,7 +4,6 @@
 //! of what the engine fed it: a wrong slot, a lost or doubled token, or a bad state copy changes answers or
 //! trips an assertion.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use lily_model::{
@@ -30,7 +29,6 @@ pub struct Script {
 pub struct Gate {
     open: Mutex<bool>,
     opened: Condvar,
-    reached: AtomicBool,
 }
 
 impl Gate {
@@ -39,13 +37,7 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Whether the device stands before it, or has.
-    pub fn is_reached(&self) -> bool {
-        self.reached.load(Ordering::SeqCst)
-    }
-
     fn wait(&self) {
-        self.reached.store(true, Ordering::SeqCst);
         let mut open = lock(&self.open);
         while !*open {
             open = self.opened.wait(open).unwrap_or_else(PoisonError::into_inner);
