@@ -88,10 +88,7 @@ impl<D: Device> Scheduler<D> {
     pub(crate) fn land(&mut self, flight: Flight, ahead: Option<Result<Flight, ModelError>>) {
         let tokens = match self.chosen(flight.choice) {
             Ok(tokens) => tokens,
-            Err(error) => {
-                tracing::error!(%error, "the choice of tokens failed");
-                return self.fail_all(&flight.rows, error);
-            }
+            Err(error) => return self.lose(&[], error),
         };
         let mut ended: Vec<(u64, Finish)> = Vec::new();
         for (at, row) in flight.rows.into_iter().enumerate() {
@@ -136,8 +133,8 @@ impl<D: Device> Scheduler<D> {
         }
     }
 
-    /// A pass ahead failed: those who have ended do not care, the others do; no state of theirs is kept.
-    fn lose(&mut self, ended: &[(u64, Finish)], error: ModelError) {
+    /// Queued work failed: who has ended does not care, but nothing of it is kept; whoever else runs may be touched by it.
+    pub(crate) fn lose(&mut self, ended: &[(u64, Finish)], error: ModelError) {
         tracing::error!(%error, "a pass failed");
         ended.iter().for_each(|&(id, reason)| self.finish(id, reason, false));
         let error = Arc::new(EngineError::Model(error));
@@ -145,13 +142,9 @@ impl<D: Device> Scheduler<D> {
         rest.into_iter().for_each(|id| self.fail(id, error.clone()));
     }
 
-    /// Fails whoever of these still runs.
-    pub(crate) fn fail_all(&mut self, rows: &[Row], error: ModelError) {
-        let error = Arc::new(EngineError::Model(error));
-        for row in rows {
-            if self.running.iter().any(|sequence| sequence.id == row.id) {
-                self.fail(row.id, error.clone());
-            }
-        }
+    /// Whether all that was queued has succeeded, before any of it is kept.
+    pub(crate) fn settle(&mut self) -> bool {
+        let settled = self.runner.device.flush();
+        settled.map_err(|error| self.lose(&[], error)).is_ok()
     }
 }

@@ -35,10 +35,7 @@ impl<D: Device> Scheduler<D> {
                     self.land(flight, None);
                 }
             }
-            Err(error) => {
-                tracing::error!(%error, "the choice of tokens failed");
-                self.fail_all(&rows, error);
-            }
+            Err(error) => self.lose(&[], error),
         }
     }
 

@@ -96,6 +96,9 @@ impl<D: Device> Scheduler<D> {
         self.drop_cancelled();
         self.admit();
         let parts = self.compose();
+        if self.disk.as_ref().is_some_and(DiskTier::is_busy) && !self.settle() {
+            return;
+        }
         self.step_disk(parts.is_empty());
         if parts.is_empty() {
             return;
@@ -128,6 +131,9 @@ impl<D: Device> Scheduler<D> {
         self.waiting.retain(|sequence| !sequence.events.is_closed());
         self.stats.cancelled += (before - self.waiting.len()) as u64;
         let gone: Vec<u64> = self.running.iter().filter(|sequence| sequence.events.is_closed()).map(|sequence| sequence.id).collect();
+        if gone.is_empty() || !self.settle() {
+            return;
+        }
         for id in gone {
             let mut sequence = self.take(id);
             tracing::debug!(id, tokens = sequence.done, "cancelled");
@@ -187,6 +193,9 @@ impl<D: Device> Scheduler<D> {
             }
             let pool = &mut self.memory.pool;
             if !self.memory.cache.evict_for_page(pool) && !self.disk.as_mut().is_some_and(|disk| disk.give_up(pool)) {
+                if !self.settle() {
+                    return;
+                }
                 assert!(self.running.len() > 1, "one sequence finds room in an empty device: the context is bounded by the pages");
                 self.preempt();
             }
@@ -214,7 +223,9 @@ impl<D: Device> Scheduler<D> {
             let row_time = elapsed / batch.rows() as u32;
             self.row_time = if self.row_time.is_zero() { row_time } else { (self.row_time + row_time) / 2 };
         }
-        result
+        result?;
+        let keeps = |part: &Part| self.running.iter().any(|one| one.id == part.id && one.keeps.contains(&(one.done + part.rows)));
+        if parts.iter().any(keeps) { self.runner.device.flush() } else { Ok(()) }
     }
 
     pub(crate) fn sequence(&mut self, id: u64) -> &mut Sequence {

@@ -197,6 +197,47 @@ fn a_pass_that_fails_in_flight_fails_those_in_it_and_nobody_else() {
 }
 
 #[test]
+fn no_state_is_kept_of_a_prompt_whose_pass_failed() {
+    let prompt = Random(10).tokens(200);
+    let request = || Request { keep_at: vec![50, 100, 150], ..greedy(prompt.clone(), 20) };
+    // Chunks end where a state is kept, and at multiples of 64: after 50, 64, 100, 128, 150 and 192 tokens.
+    for failing in 0..7 {
+        let (engine, probe) = start(CAPACITY, options());
+        probe.fail_in_flight.store(failing, Ordering::SeqCst);
+        let failed = answer(&engine, request());
+        assert_eq!(failed.end.err().as_deref(), Some("device: failed in flight"), "pass {failing}");
+        let again = answer(&engine, request());
+        assert_eq!((again.tokens, engine.stats().failed), (continuation(&prompt, 20), 1), "pass {failing}");
+    }
+    // Those that leave do not keep it either.
+    let (engine, probe) = start(CAPACITY, options());
+    probe.fail_in_flight.store(1, Ordering::SeqCst);
+    probe.allow(1);
+    let left = engine.submit(request()).unwrap();
+    while probe.passes.lock().unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    drop(left);
+    probe.go_on();
+    assert_eq!(answer(&engine, request()).tokens, continuation(&prompt, 20));
+}
+
+#[test]
+fn a_prompt_beside_a_row_that_fails_fails_too() {
+    let (engine, probe) = start(CAPACITY, options());
+    let (short, long) = (Random(11).tokens(5), Random(12).tokens(300));
+    probe.hold();
+    let decodes = engine.submit(greedy(short, 500)).unwrap();
+    let prefills = engine.submit(greedy(long.clone(), 5)).unwrap();
+    probe.fail_in_flight.store(3, Ordering::SeqCst);
+    probe.go_on();
+    for generation in [decodes, prefills] {
+        assert_eq!(hear(generation).end.unwrap_err(), "device: failed in flight");
+    }
+    assert_eq!(answer(&engine, greedy(long.clone(), 5)).tokens, continuation(&long, 5));
+}
+
+#[test]
 fn who_has_ended_does_not_mind_that_the_pass_after_failed() {
     let mut random = Random(9);
     let (request, said) = (0..).find_map(|_| stopped(random.tokens(40), 20)).expect("some answer has such a token");

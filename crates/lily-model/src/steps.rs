@@ -101,8 +101,8 @@ pub trait Steps {
     fn write(&mut self, buffer: &mut Self::Buffer, rows: usize, values: &[f32]);
 
     /// Runs the steps recorded so far and waits for them: afterwards [`Steps::read`] sees their results. The staged
-    /// batch stays staged. [`crate::Device::finish`] implies it; the forward pass never asks for it, tests do after every
-    /// single step. Nothing to do for a device that computes at once.
+    /// batch stays staged. [`crate::Device::finish`] implies it; the forward pass never asks for it; tests do after every
+    /// single step, the engine before it keeps a state. Nothing to do for a device that computes at once.
     fn flush(&mut self) -> Result<(), ModelError> {
         Ok(())
     }

@@ -285,6 +285,10 @@ impl Steps for FakeDevice {
     }
 
     fn write(&mut self, _: &mut (), _: usize, _: &[f32]) {}
+
+    fn flush(&mut self) -> Result<(), ModelError> {
+        if std::mem::take(&mut self.broken) { Err(ModelError::Device("failed in flight".into())) } else { Ok(()) }
+    }
 }
 
 impl Device for FakeDevice {
