@@ -21,19 +21,6 @@ template <uint BITS> inline void unit_codes(device const uint *words, thread flo
   }
 }
 
-// Eight activations, 16-byte aligned.
-inline void unit_activations(device const float *x, thread float *values) {
-  float4 low = ((device const float4 *)x)[0], high = ((device const float4 *)x)[1];
-  values[0] = low.x;
-  values[1] = low.y;
-  values[2] = low.z;
-  values[3] = low.w;
-  values[4] = high.x;
-  values[5] = high.y;
-  values[6] = high.z;
-  values[7] = high.w;
-}
-
 // Half a tile row of weights on its way from memory to the tile: 32 inputs.
 template <uint BITS> struct WeightRun {
   uint words[BITS];

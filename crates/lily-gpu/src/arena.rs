@@ -89,10 +89,7 @@ impl Arena {
         let splits = attention_parts_max(table * PAGE_TOKENS);
         let few_pass = PassBuffer::new(backend, room(few))?;
         let many_pass = PassBuffer::new(backend, room(rows))?;
-        let mut views = |bytes: usize, what: &str| {
-            let bytes = bytes.max(16);
-            Ok::<View, ModelError>(View { buffer: backend.allocate(bytes, what)?, offset: 0, bytes })
-        };
+        let mut views = |bytes: usize, what: &str| backend.allocate_view(bytes.max(16), what);
         let arena = Arena {
             ring: views(state.ring * slots, "convolution rows")?,
             memory: views(state.memory * slots, "recurrent state")?,

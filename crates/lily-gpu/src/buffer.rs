@@ -14,6 +14,12 @@ pub(crate) enum Kind {
     Routes,
 }
 
+impl Kind {
+    pub(crate) fn value_bytes(self, narrow: bool) -> usize {
+        if self == Kind::Operand && narrow { 2 } else { 4 }
+    }
+}
+
 /// One activation buffer, `[rows, width]`, allocated at load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuBuffer {
@@ -25,7 +31,7 @@ pub struct GpuBuffer {
 impl GpuBuffer {
     /// Bytes of one row.
     pub(crate) fn row_bytes(&self, narrow: bool) -> usize {
-        self.width * if self.kind == Kind::Operand && narrow { 2 } else { 4 }
+        self.width * self.kind.value_bytes(narrow)
     }
 
     /// The first `rows` rows.

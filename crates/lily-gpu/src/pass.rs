@@ -58,7 +58,7 @@ impl PassBuffer {
             at += size.next_multiple_of(16);
             (start, size)
         });
-        let whole = View { buffer: backend.allocate(at, "the staged pass")?, offset: 0, bytes: at };
+        let whole = backend.allocate_view(at, "the staged pass")?;
         let [tokens, rows, spans, logit_rows, tiles, pages] = places.map(|(start, size)| whole.part(start, size));
         Ok(PassBuffer { whole, tokens, rows, spans, logit_rows, tiles, pages })
     }

@@ -54,6 +54,11 @@ pub trait Backend: Send {
     /// A zeroed buffer. Called at load only.
     fn allocate(&mut self, bytes: usize, what: &str) -> Result<BufferId, ModelError>;
 
+    /// All of a new zeroed buffer.
+    fn allocate_view(&mut self, bytes: usize, what: &str) -> Result<View, ModelError> {
+        Ok(View { buffer: self.allocate(bytes, what)?, offset: 0, bytes })
+    }
+
     /// A read-only view of one tensor's bytes, its offset a multiple of 16: where device and host share memory and the
     /// mapped file's alignment allows, without a copy (one buffer a file, many views), else copied. Called at load only.
     fn import(&mut self, bytes: &lily_model::Bytes, what: &str) -> Result<View, ModelError>;

@@ -29,10 +29,8 @@ impl<B: Backend> Steps for GpuDevice<B> {
         let delta = config.conv_dim() + config.v_width() + 2 * config.heads_v;
         let attention = 2 * config.q_width() + 2 * config.kv_width();
         let mut buffer = |width: usize, kind: Kind, what: &str| {
-            let mut buffer = GpuBuffer { view: View { buffer: crate::commands::BufferId(0), offset: 0, bytes: 0 }, width, kind };
-            let bytes = rows * buffer.row_bytes(false);
-            buffer.view = View { buffer: self.backend.get_mut().allocate(bytes, what)?, offset: 0, bytes };
-            Ok::<GpuBuffer, ModelError>(buffer)
+            let view = self.backend.get_mut().allocate_view(rows * width * kind.value_bytes(false), what)?;
+            Ok::<GpuBuffer, ModelError>(GpuBuffer { view, width, kind })
         };
         let activations = Activations {
             residual: buffer(config.hidden, Kind::F32, "residual")?,
