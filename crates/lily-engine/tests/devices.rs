@@ -1,5 +1,6 @@
 //! The engine over real devices and a random tiny checkpoint: cold, warm, alone and in company, in chunks of any size, the
-//! greedy answer is the same. Every test runs on the processor and on the simulator of a GPU.
+//! greedy answer is the same. Every test runs on the processor, on the simulator of a GPU,
+//! and on a GPU where there is one (`tools/cuda`); elsewhere it skips there, and says so.
 //!
 //! A pass of many rows sums in another order than one of few, so logits may differ by rounding. Where two answers part, the
 //! two best tokens must have been closer than that ([`On::margin`]).
@@ -8,9 +9,10 @@ use std::sync::Arc;
 
 use lily_cpu::{CpuDevice, CpuOptions};
 use lily_engine::{DiskOptions, Engine, Event, Options, Request, Sampling};
+#[cfg(any(target_os = "linux", target_os = "windows"))]
+use lily_gpu::backend::cuda::{CudaBackend, CudaOptions};
 #[cfg(unix)]
 use lily_gpu::backend::sim::{SimBackend, SimOptions, Simulator};
-#[cfg(unix)]
 use lily_gpu::{GpuDevice, GpuOptions};
 use lily_model::{Capacity, Checkpoint, ModelConfig, Runner, Weights};
 use lily_testkit::generate::{CheckpointSpec, Rng, write_checkpoint};
@@ -24,6 +26,8 @@ enum On {
     /// A GPU's kernels, on the processor.
     #[cfg(unix)]
     Sim,
+    #[cfg(any(target_os = "linux", target_os = "windows"))]
+    Cuda,
 }
 
 impl On {
@@ -34,6 +38,8 @@ impl On {
             // Passes of more than eight rows multiply halves.
             #[cfg(unix)]
             On::Sim => 5e-2,
+            #[cfg(any(target_os = "linux", target_os = "windows"))]
+            On::Cuda => 5e-2,
         }
     }
 
@@ -54,7 +60,27 @@ impl On {
                 let device = GpuDevice::new(backend, &config, &weights, CAPACITY, GpuOptions::default()).unwrap();
                 Engine::start(Runner::new(config, device).unwrap(), options)
             }
+            #[cfg(any(target_os = "linux", target_os = "windows"))]
+            On::Cuda => {
+                let cache = Some(std::env::temp_dir().join("lily-cuda-kernels"));
+                let backend = CudaBackend::new(CudaOptions { cache, ..CudaOptions::default() }).unwrap();
+                let device = GpuDevice::new(backend, &config, &weights, CAPACITY, GpuOptions::default()).unwrap();
+                Engine::start(Runner::new(config, device).unwrap(), options)
+            }
         }
+    }
+}
+
+/// Whether there is a GPU; says so where there is none.
+#[cfg(any(target_os = "linux", target_os = "windows"))]
+fn finds_a_gpu() -> bool {
+    match CudaBackend::new(CudaOptions::default()) {
+        Ok(_) => true,
+        Err(error) if ["no NVIDIA driver found", "finds no GPU"].iter().any(|reason| error.to_string().contains(reason)) => {
+            eprintln!("skips: {error}");
+            false
+        }
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -67,6 +93,14 @@ macro_rules! on_every_device {
         #[cfg(unix)]
         mod sim {
             $(#[test] fn $test() { super::$test(super::On::Sim); })*
+        }
+        #[cfg(any(target_os = "linux", target_os = "windows"))]
+        mod cuda {
+            $(#[test] fn $test() {
+                if super::finds_a_gpu() {
+                    super::$test(super::On::Cuda);
+                }
+            })*
         }
     };
 }
