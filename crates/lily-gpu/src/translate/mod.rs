@@ -2,7 +2,7 @@
 //! or one text for Metal's compiler. The subset is described in `kernels/dialect/README.md`.
 //!
 //! Start with [`translate`]. It finds entries (`kernel void ...`, and the `LY_KERNEL` instances of kernel templates) at
-//! file scope and hands each to its target, [`sim`] or [`cuda`]; all else passes through token by token, on its own
+//! file scope and hands each to its target, `sim` or `cuda`; all else passes through token by token, on its own
 //! line, so that a compiler's messages name lines of the `.metal` file. Without dependencies, since `build.rs` uses it.
 
 pub mod cuda;
