@@ -4,7 +4,7 @@
 //! The rule: a row may take another expert only where the reference's margin is below [`Tolerances::near_tie`]; such a
 //! row is excused from there on. Rows behind it see it through the mixers, as one of many, and are held to a bound that
 //! is [`BEHIND`] times as wide, all together. Rows before it are held to the bound itself; where that speaks of all rows
-//! together, a single one may be [`ALONE`] times as far off, as rows differ in how much their norms make of an error.
+//! together, a single one may be `ALONE` times as far off, as rows differ in how much their norms make of an error.
 //!
 //! [`Tolerances::near_tie`]: super::Tolerances::near_tie
 
