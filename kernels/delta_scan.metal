@@ -15,7 +15,7 @@ kernel void delta_conv(device const float *projected [[buffer(0)]], device const
                        device const float *conv [[buffer(2)]], device const float *decay_rate [[buffer(3)]],
                        device const float *dt_bias [[buffer(4)]], device const float *ring [[buffer(5)]],
                        device float *inputs [[buffer(6)]], device float2 *gates [[buffer(7)]],
-                       constant DeltaConvArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
+                       constant DeltaArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
                        uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                        uint simdgroups [[simdgroups_per_threadgroup]]) {
   uint heads = 2 * args.heads_k + args.heads_v, row = group.x, head = min(group.y * simdgroups + simdgroup_at, heads - 1);
@@ -54,7 +54,7 @@ kernel void delta_conv(device const float *projected [[buffer(0)]], device const
 // delta_carry: keeps the raw rows that the next pass's convolution needs.
 // Layout   as delta_conv; spans see lib/pass.h. Grid: (spans, conv_width - 1).
 kernel void delta_carry(device const float *projected [[buffer(0)]], device const uint4 *spans [[buffer(1)]],
-                        device float *ring [[buffer(2)]], constant DeltaConvArgs &args [[buffer(3)]],
+                        device float *ring [[buffer(2)]], constant DeltaArgs &args [[buffer(3)]],
                         uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
                         uint simdgroups [[simdgroups_per_threadgroup]]) {
   uint4 span = spans[group.x];
@@ -115,7 +115,7 @@ LY_KERNEL(delta_scan_128, delta_scan<128>)
 // Layout   reads [rows, heads_v, dim_v] f32; z in projected; mixed [rows, mixed_stride] operands. Work: a simdgroup a head of a row.
 kernel void delta_gate(device const float *reads [[buffer(0)]], device const float *projected [[buffer(1)]],
                        device const float *gain [[buffer(2)]], device float *mixed [[buffer(3)]],
-                       constant DeltaConvArgs &args [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
+                       constant DeltaArgs &args [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
                        uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                        uint simdgroups [[simdgroups_per_threadgroup]]) {
   uint all = args.row_count * args.heads_v, wanted = group.x * simdgroups + simdgroup_at, at = min(wanted, all - 1);

@@ -7,14 +7,7 @@ constant uint DIM_V_MAX = 256;
 
 struct DeltaArgs {
   uint layer, layers;   // of this layer among the DeltaNet layers; how many there are
-  uint heads_k, heads_v, dim_v, conv_width, stride, mixed_stride;
-  uint narrow;   // how mixed is stored, see lib/operand.h
-  uint row_count;
-  float eps;
-};
-
-struct DeltaConvArgs {
-  uint layer, layers, heads_k, heads_v, dim_k, dim_v, conv_width, stride, mixed_stride;
+  uint heads_k, heads_v, dim_k, dim_v, conv_width, stride, mixed_stride;
   uint narrow;   // how mixed is stored, see lib/operand.h
   uint row_count;
   float eps;

@@ -47,7 +47,6 @@ pub struct GpuDevice<B: Backend> {
     state: StateBytes,
     /// Logits of the last pass, once the host has asked for them.
     logits: OnceCell<Vec<f32>>,
-    plan: Plan,
     recorded_plan: Plan,
     /// Times of every launch since [`GpuDevice::profile`] was switched on.
     profile: Option<Vec<Timed>>,
@@ -103,15 +102,9 @@ impl<B: Backend> GpuDevice<B> {
             failed: None,
             state: StateBytes::new(config),
             logits: OnceCell::new(),
-            plan: Plan::default(),
             recorded_plan: Plan::default(),
             profile: None,
         })
-    }
-
-    /// Launches and levels of the last recorded pass.
-    pub fn plan(&self) -> Plan {
-        self.plan
     }
 
     /// Launches and levels of the last pass that was recorded to be replayed: a decode step.
@@ -139,7 +132,6 @@ impl<B: Backend> GpuDevice<B> {
     pub(crate) fn begin(&mut self) {
         self.list.clear();
         self.chained = None;
-        self.plan = Plan::default();
         self.stepwise = false;
         self.logits.take();
         self.replays = match self.profile {
@@ -156,8 +148,6 @@ impl<B: Backend> GpuDevice<B> {
 
     /// Queues what has been recorded.
     pub(crate) fn submit(&mut self) -> Result<(), ModelError> {
-        self.plan.launches += self.list.plan().launches;
-        self.plan.levels += self.list.plan().levels;
         match &mut self.profile {
             Some(times) => times.extend(self.backend.get_mut().profile(&self.list)?),
             None => self.backend.get_mut().run(&self.list)?,
@@ -227,7 +217,7 @@ impl<B: Backend> GpuDevice<B> {
         self.arena.kv.part(page.0 as usize * self.state.page, self.state.page)
     }
 
-    fn read_all(&self, views: &[View]) -> Box<[u8]> {
+    pub(crate) fn read_all(&self, views: &[View]) -> Box<[u8]> {
         let mut bytes = vec![0; views.iter().map(|view| view.bytes).sum()];
         let mut rest = &mut bytes[..];
         for view in views {
@@ -277,8 +267,7 @@ impl<B: Backend> Device for GpuDevice<B> {
             return self.backend.get_mut().replay(prepared);
         }
         let Some(shape) = self.shape().filter(|_| self.profile.is_none()) else { return self.submit() };
-        self.plan = self.list.plan();
-        self.recorded_plan = self.plan;
+        self.recorded_plan = self.list.plan();
         let prepared = self.backend.get_mut().prepare(&self.list)?;
         self.recorded.insert(shape, prepared);
         self.list.clear();

@@ -1,6 +1,6 @@
 //! Choosing tokens where the logits are: what `kernels/select.metal` needs, and which selections it can serve.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use lily_model::{ModelConfig, ModelError, Selection, Ticket};
 
@@ -187,16 +187,13 @@ impl Tickets {
 
 /// Tokens whose logits change, each once: token, whether the repetition penalty applies, what is added.
 fn changes(selection: &Selection) -> Vec<u8> {
-    let mut entries: Vec<(u32, bool, f32)> = Vec::new();
+    let mut entries: BTreeMap<u32, (bool, f32)> = BTreeMap::new();
     if selection.repetition_penalty != 1.0 {
-        entries.extend(selection.repeated.iter().map(|&token| (token, true, 0.0)));
+        entries.extend(selection.repeated.iter().map(|&token| (token, (true, 0.0))));
     }
     for &(token, bias) in &selection.bias {
-        match entries.iter_mut().find(|entry| entry.0 == token) {
-            Some(entry) => entry.2 += bias,
-            None => entries.push((token, false, bias)),
-        }
+        entries.entry(token).or_default().1 += bias;
     }
-    let words = |(token, repeated, bias): (u32, bool, f32)| [token, u32::from(repeated), bias.to_bits(), 0];
+    let words = |(token, (repeated, bias)): (u32, (bool, f32))| [token, u32::from(repeated), bias.to_bits(), 0];
     entries.into_iter().flat_map(words).flat_map(u32::to_le_bytes).collect()
 }

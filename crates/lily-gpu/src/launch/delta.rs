@@ -1,35 +1,29 @@
 //! `delta.metal`, `delta_scan.metal`, `delta_scan_blocked.metal`.
 
-use crate::launch::launcher;
+use crate::launch::{arguments, launcher};
+
+arguments!(
+    /// Of all kernels of the mixer; see `kernels/lib/delta.h`.
+    DeltaArgs {
+        layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_k: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32,
+        narrow: u32, row_count: u32, eps: f32,
+    }
+);
 
 launcher!(DeltaStep = "delta_step" [
     Read projected, Read rows, Read conv, Read decay_rate, Read dt_bias, Read gain, Write ring, Write memory, Write mixed,
-] {
-    layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32, narrow: u32, row_count: u32, eps: f32,
-});
+] DeltaArgs);
 
 launcher!(DeltaConv = "delta_conv" [
     Read projected, Read rows, Read conv, Read decay_rate, Read dt_bias, Read ring, Write inputs, Write gates,
-] {
-    layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_k: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32, narrow: u32, row_count: u32, eps: f32,
-});
+] DeltaArgs);
 
-launcher!(DeltaCarry = "delta_carry" [Read projected, Read spans, Write ring] {
-    layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_k: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32, narrow: u32, row_count: u32, eps: f32,
-});
+launcher!(DeltaCarry = "delta_carry" [Read projected, Read spans, Write ring] DeltaArgs);
 
-launcher!(DeltaScan = "delta_scan" [Read inputs, Read gates, Read spans, Write memory, Write reads] {
-    layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32, narrow: u32, row_count: u32, eps: f32,
-});
+launcher!(DeltaScan = "delta_scan" [Read inputs, Read gates, Read spans, Write memory, Write reads] DeltaArgs);
 
-launcher!(DeltaFactors = "delta_factors" [Read inputs, Read gates, Read spans, Write factors] {
-    layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32, narrow: u32, row_count: u32, eps: f32,
-});
+launcher!(DeltaFactors = "delta_factors" [Read inputs, Read gates, Read spans, Write factors] DeltaArgs);
 
-launcher!(DeltaScanBlocked = "delta_scan_blocked" [Read inputs, Read factors, Read spans, Write memory, Write reads] {
-    layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32, narrow: u32, row_count: u32, eps: f32,
-});
+launcher!(DeltaScanBlocked = "delta_scan_blocked" [Read inputs, Read factors, Read spans, Write memory, Write reads] DeltaArgs);
 
-launcher!(DeltaGate = "delta_gate" [Read reads, Read projected, Read gain, Write mixed] {
-    layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_k: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32, narrow: u32, row_count: u32, eps: f32,
-});
+launcher!(DeltaGate = "delta_gate" [Read reads, Read projected, Read gain, Write mixed] DeltaArgs);

@@ -1,6 +1,6 @@
 //! `route.metal`, `experts.metal`, `experts_matmul.metal`.
 
-use crate::launch::launcher;
+use crate::launch::{arguments, launcher};
 
 launcher!(MoeTopK = "moe_top_k" [Read logits, Write routes] { rows: u32, experts: u32, per_token: u32 });
 
@@ -26,17 +26,21 @@ launcher!(ExpertsDown = "experts_down" [
     group_shift: u32, shared_group_shift: u32, per_token: u32, hidden: u32, width: u32, shared_width: u32, stride: u32, first: u32,
 });
 
+arguments!(
+    /// Of the grouped products; see `kernels/experts_matmul.metal`.
+    GroupedArgs {
+        cols: u32, group_shift: u32, batch: u32, per_token: u32, dense: u32, width: u32, hidden_stride: u32, choice_stride: u32,
+        gate_stride: u32, gate_first: u32, up_stride: u32, up_first: u32,
+    }
+);
+
 launcher!(ExpertsGateUpMatmul = "experts_gate_up_matmul" [
     Read gate_codes, Read gate_scales, Read gate_biases, Read up_codes, Read up_scales, Read up_biases, Read x, Read order, Read tiles,
     Write hidden,
-] {
-    cols: u32, group_shift: u32, batch: u32, per_token: u32, dense: u32, width: u32, hidden_stride: u32, choice_stride: u32,
-    gate_stride: u32, gate_first: u32, up_stride: u32, up_first: u32,
-});
+] GroupedArgs);
 
-launcher!(ExpertsDownMatmul = "experts_down_matmul" [Read codes, Read scales, Read biases, Read x, Read order, Read tiles, Write part] {
-    cols: u32, group_shift: u32, batch: u32, per_token: u32, dense: u32, width: u32, hidden_stride: u32, choice_stride: u32,
-    gate_stride: u32, gate_first: u32, up_stride: u32, up_first: u32,
-});
+launcher!(ExpertsDownMatmul = "experts_down_matmul" [
+    Read codes, Read scales, Read biases, Read x, Read order, Read tiles, Write part,
+] GroupedArgs);
 
 launcher!(MoeCombine = "moe_combine" [Read part, Read routes, Write residual] { hidden: u32, per_token: u32 });

@@ -10,8 +10,10 @@ mod rows;
 mod select;
 
 pub(crate) use attention::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
-pub(crate) use delta::{DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
-pub(crate) use experts::{ExpertsDown, ExpertsDownMatmul, ExpertsGateUp, ExpertsGateUpMatmul, MoeCombine, MoeCount, MoePlace, MoeTopK};
+pub(crate) use delta::{DeltaArgs, DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
+pub(crate) use experts::{
+    ExpertsDown, ExpertsDownMatmul, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine, MoeCount, MoePlace, MoeTopK,
+};
 pub(crate) use rows::{Dequantise, Embed, Norm, Output, Project, ProjectMatmul};
 pub(crate) use select::{SelectLargest, SelectToken};
 
@@ -61,10 +63,65 @@ pub fn signatures() -> Vec<Signature> {
     ]
 }
 
-/// Declares a launcher: its kernel, buffers with their access, and argument fields, all in the kernel's order.
-macro_rules! launcher {
-    ($(#[$doc:meta])* $name:ident = $kernel:literal [$($access:ident $buffer:ident),* $(,)?] {$($arg:ident: $ty:ty),* $(,)?}) => {
+/// Declares an argument struct: fields of four bytes, in the kernel's order.
+macro_rules! arguments {
+    ($(#[$doc:meta])* $name:ident {$($field:ident: $ty:ty),* $(,)?}) => {
         $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name {
+            $(pub $field: $ty,)*
+        }
+
+        impl $name {
+            pub const FIELDS: &[(&'static str, &'static str)] = &[$((stringify!($field), stringify!($ty))),*];
+
+            /// As the kernel lays it out.
+            pub fn bytes(&self) -> Vec<u8> {
+                let mut bytes = Vec::with_capacity(4 * Self::FIELDS.len());
+                $(bytes.extend_from_slice(&self.$field.to_le_bytes());)*
+                bytes
+            }
+        }
+    };
+}
+pub(crate) use arguments;
+
+/// Declares a launcher: its kernel, buffers with their access in the kernel's order, and the argument struct, which
+/// kernels may share ([`arguments`]), or its fields.
+macro_rules! launcher {
+    ($name:ident = $kernel:literal [$($access:ident $buffer:ident),* $(,)?] $args:ident) => {
+        pub(crate) struct $name {
+            /// One of the kernel's entries.
+            pub entry: &'static str,
+            $(pub $buffer: $crate::commands::View,)*
+            pub args: $args,
+            /// Threadgroups.
+            pub grid: [usize; 3],
+            /// Threads of a threadgroup.
+            pub threads: u32,
+        }
+
+        impl $name {
+            pub const SIGNATURE: $crate::launch::Signature = $crate::launch::Signature {
+                kernel: $kernel,
+                bindings: &[$((stringify!($buffer), $crate::commands::Access::$access)),*],
+                args: $args::FIELDS,
+            };
+
+            /// Appends the launch to a list, under the step's name.
+            pub fn launch(self, stage: &'static str, list: &mut $crate::commands::CommandList) {
+                list.push($crate::commands::Launch {
+                    kernel: self.entry,
+                    stage,
+                    bindings: vec![$((self.$buffer, $crate::commands::Access::$access)),*],
+                    args: self.args.bytes(),
+                    grid: self.grid.map(|count| count as u32),
+                    threads: self.threads,
+                });
+            }
+        }
+    };
+    ($name:ident = $kernel:literal [$($access:ident $buffer:ident),* $(,)?] {$($arg:ident: $ty:ty),* $(,)?}) => {
         pub(crate) struct $name {
             /// One of the kernel's entries.
             pub entry: &'static str,

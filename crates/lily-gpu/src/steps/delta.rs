@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::buffer::GpuBuffer;
 use crate::device::GpuDevice;
 use crate::entry::entry;
-use crate::launch::{DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
+use crate::launch::{DeltaArgs, DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
 use crate::model::DeltaMixer;
 use crate::options::DeltaScan as Scan;
 use crate::policy::DELTA_STEP_THREADS;
@@ -27,11 +27,29 @@ impl<B: Backend> GpuDevice<B> {
         }
     }
 
+    /// Of all kernels of the mixer.
+    fn delta_args(&self, mixer: DeltaMixer, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) -> DeltaArgs {
+        let config = &self.config;
+        DeltaArgs {
+            layer: mixer.index as u32,
+            layers: config.layers_of(LayerKind::Delta) as u32,
+            heads_k: config.heads_k as u32,
+            heads_v: config.heads_v as u32,
+            dim_k: config.dim_k as u32,
+            dim_v: config.dim_v as u32,
+            conv_width: config.conv_width as u32,
+            stride: projected.width as u32,
+            mixed_stride: mixed.width as u32,
+            narrow: self.narrow(),
+            row_count: rows as u32,
+            eps: config.rms_eps,
+        }
+    }
+
     /// One token a sequence: all in one kernel.
     fn step_delta(&mut self, mixer: DeltaMixer, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
-        let config = &self.config;
         DeltaStep {
-            entry: entry("delta_step", config.dim_k),
+            entry: entry("delta_step", self.config.dim_k),
             projected: projected.view,
             rows: self.pass().rows,
             conv: mixer.conv,
@@ -41,18 +59,8 @@ impl<B: Backend> GpuDevice<B> {
             ring: self.arena.ring,
             memory: self.arena.memory,
             mixed: mixed.view,
-            layer: mixer.index as u32,
-            layers: config.layers_of(LayerKind::Delta) as u32,
-            heads_k: config.heads_k as u32,
-            heads_v: config.heads_v as u32,
-            dim_v: config.dim_v as u32,
-            conv_width: config.conv_width as u32,
-            stride: projected.width as u32,
-            mixed_stride: mixed.width as u32,
-            narrow: self.narrow(),
-            row_count: rows as u32,
-            eps: config.rms_eps,
-            grid: [config.heads_v, rows, 1],
+            args: self.delta_args(mixer, rows, projected, mixed),
+            grid: [self.config.heads_v, rows, 1],
             threads: DELTA_STEP_THREADS,
         }
         .launch("delta_update", &mut self.list);
@@ -60,12 +68,8 @@ impl<B: Backend> GpuDevice<B> {
 
     /// Many tokens of some sequences: convolution of all, then the scan, then the gated norm.
     fn scan_delta(&mut self, mixer: DeltaMixer, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
-        let (config, arena, pass) = (self.config.clone(), &self.arena, *self.pass());
-        let [layer, layers] = [mixer.index, config.layers_of(LayerKind::Delta)].map(|count| count as u32);
-        let [heads_k, heads_v, dim_k, dim_v] = [config.heads_k, config.heads_v, config.dim_k, config.dim_v].map(|count| count as u32);
-        let [conv_width, stride, mixed_stride, row_count] =
-            [config.conv_width, projected.width, mixed.width, rows].map(|count| count as u32);
-        let (eps, spans, narrow) = (config.rms_eps, self.staged.spans, self.narrow());
+        let args = self.delta_args(mixer, rows, projected, mixed);
+        let (config, arena, pass, spans) = (&self.config, &self.arena, *self.pass(), self.staged.spans);
         let stage = "delta_update";
         DeltaConv {
             entry: "delta_conv",
@@ -77,18 +81,7 @@ impl<B: Backend> GpuDevice<B> {
             ring: arena.ring,
             inputs: arena.inputs,
             gates: arena.gates,
-            layer,
-            layers,
-            heads_k,
-            heads_v,
-            dim_k,
-            dim_v,
-            conv_width,
-            stride,
-            mixed_stride,
-            narrow,
-            row_count,
-            eps,
+            args,
             grid: [rows, (2 * config.heads_k + config.heads_v).div_ceil(4), 1],
             threads: 128,
         }
@@ -98,18 +91,7 @@ impl<B: Backend> GpuDevice<B> {
             projected: projected.view,
             spans: pass.spans,
             ring: arena.ring,
-            layer,
-            layers,
-            heads_k,
-            heads_v,
-            dim_k,
-            dim_v,
-            conv_width,
-            stride,
-            mixed_stride,
-            narrow,
-            row_count,
-            eps,
+            args,
             grid: [spans, config.conv_width - 1, 1],
             threads: 256,
         }
@@ -122,17 +104,7 @@ impl<B: Backend> GpuDevice<B> {
                 spans: pass.spans,
                 memory: arena.memory,
                 reads: arena.reads,
-                layer,
-                layers,
-                heads_k,
-                heads_v,
-                dim_v,
-                conv_width,
-                stride,
-                mixed_stride,
-                narrow,
-                row_count,
-                eps,
+                args,
                 grid: [config.dim_v.div_ceil(REGISTER_COLUMNS), config.heads_v, spans],
                 threads: 32 * REGISTER_COLUMNS as u32,
             }
@@ -144,17 +116,7 @@ impl<B: Backend> GpuDevice<B> {
                     gates: arena.gates,
                     spans: pass.spans,
                     factors: arena.factors,
-                    layer,
-                    layers,
-                    heads_k,
-                    heads_v,
-                    dim_v,
-                    conv_width,
-                    stride,
-                    mixed_stride,
-                    narrow,
-                    row_count,
-                    eps,
+                    args,
                     grid: [self.staged.longest.div_ceil(BLOCK), config.heads_k, spans],
                     threads: 32 * BLOCK as u32,
                 }
@@ -166,17 +128,7 @@ impl<B: Backend> GpuDevice<B> {
                     spans: pass.spans,
                     memory: arena.memory,
                     reads: arena.reads,
-                    layer,
-                    layers,
-                    heads_k,
-                    heads_v,
-                    dim_v,
-                    conv_width,
-                    stride,
-                    mixed_stride,
-                    narrow,
-                    row_count,
-                    eps,
+                    args,
                     grid: [config.dim_v.div_ceil(BLOCKED_COLUMNS), config.heads_v, spans],
                     threads: 128,
                 }
@@ -189,18 +141,7 @@ impl<B: Backend> GpuDevice<B> {
             projected: projected.view,
             gain: mixer.norm,
             mixed: mixed.view,
-            layer,
-            layers,
-            heads_k,
-            heads_v,
-            dim_k,
-            dim_v,
-            conv_width,
-            stride,
-            mixed_stride,
-            narrow,
-            row_count,
-            eps,
+            args,
             grid: [(rows * config.heads_v).div_ceil(4), 1, 1],
             threads: 128,
         }

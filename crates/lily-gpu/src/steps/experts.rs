@@ -5,7 +5,7 @@ use crate::buffer::GpuBuffer;
 use crate::commands::View;
 use crate::device::{Chained, GpuDevice};
 use crate::entry::{entry2, entry3};
-use crate::launch::{ExpertsDown, ExpertsDownMatmul, ExpertsGateUp, ExpertsGateUpMatmul, MoeCombine};
+use crate::launch::{ExpertsDown, ExpertsDownMatmul, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine};
 use crate::matrix::{GpuExperts, GpuMatrix};
 use crate::policy::{FEW_ROWS, GATE_OUTPUTS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, tile_rows};
 
@@ -143,7 +143,7 @@ impl<B: Backend> GpuDevice<B> {
         let stage = "moe_gate_up";
         let gate = GpuExperts { all: self.expand(stage, gate.all, 0), ..gate };
         let up = GpuExperts { all: self.expand(stage, up.all, 1), ..up };
-        let (config, arena) = (&self.config, &self.arena);
+        let arena = &self.arena;
         ExpertsGateUpMatmul {
             entry: entry2("experts_gate_up_matmul", gate.all.bits.suffix(), grouped.tile_rows),
             gate_codes: gate.all.codes,
@@ -156,18 +156,7 @@ impl<B: Backend> GpuDevice<B> {
             order: arena.order,
             tiles: arena.tiles,
             hidden,
-            cols: config.hidden as u32,
-            group_shift: gate.all.group_shift,
-            batch: grouped.rows as u32,
-            per_token: config.experts_per_token as u32,
-            dense: u32::from(grouped.dense),
-            width: gate.rows as u32,
-            hidden_stride: self.hidden_stride(),
-            choice_stride: config.expert_width as u32,
-            gate_stride: gate.stride as u32,
-            gate_first: gate.first as u32,
-            up_stride: up.stride as u32,
-            up_first: up.first as u32,
+            args: GroupedArgs { up_stride: up.stride as u32, up_first: up.first as u32, ..self.grouped_args(grouped, &gate, gate.rows) },
             grid: [gate.rows.div_ceil(TILE_GATE_COLS), self.place_tiles(grouped), 1],
             threads: 128,
         }
@@ -187,18 +176,7 @@ impl<B: Backend> GpuDevice<B> {
             order: arena.order,
             tiles: arena.tiles,
             part: arena.expert_parts,
-            cols: down.all.cols as u32,
-            group_shift: down.all.group_shift,
-            batch: grouped.rows as u32,
-            per_token: config.experts_per_token as u32,
-            dense: u32::from(grouped.dense),
-            width: config.hidden as u32,
-            hidden_stride: self.hidden_stride(),
-            choice_stride: config.expert_width as u32,
-            gate_stride: down.stride as u32,
-            gate_first: down.first as u32,
-            up_stride: 0,
-            up_first: 0,
+            args: self.grouped_args(grouped, &down, config.hidden),
             grid: [config.hidden.div_ceil(TILE_COLS), self.place_tiles(grouped), 1],
             threads: 128,
         }
@@ -224,8 +202,23 @@ impl<B: Backend> GpuDevice<B> {
         assignments / size + self.config.experts.min(assignments)
     }
 
-    fn hidden_stride(&self) -> u32 {
-        (self.config.experts_per_token * self.config.expert_width + self.config.shared_width) as u32
+    /// Of a product with one projection, `width` outputs of an expert; a second projection brings its own place.
+    fn grouped_args(&self, grouped: Grouped, experts: &GpuExperts, width: usize) -> GroupedArgs {
+        let config = &self.config;
+        GroupedArgs {
+            cols: experts.all.cols as u32,
+            group_shift: experts.all.group_shift,
+            batch: grouped.rows as u32,
+            per_token: config.experts_per_token as u32,
+            dense: u32::from(grouped.dense),
+            width: width as u32,
+            hidden_stride: (config.experts_per_token * config.expert_width + config.shared_width) as u32,
+            choice_stride: config.expert_width as u32,
+            gate_stride: experts.stride as u32,
+            gate_first: experts.first as u32,
+            up_stride: 0,
+            up_first: 0,
+        }
     }
 }
 

@@ -183,10 +183,10 @@ impl<B: Backend> Steps for GpuDevice<B> {
 
     fn read(&self, buffer: &GpuBuffer, rows: usize) -> Vec<f32> {
         let narrow = rows_are_narrow(self.staged.rows);
-        let mut values = buffer.decode(&self.read_view(buffer.first(rows, narrow)), narrow);
+        let mut values = buffer.decode(&self.read_all(&[buffer.first(rows, narrow)]), narrow);
         // What a fused chain wrote lacks the norm's factor.
         if let (Some((_, parts)), true) = (self.chained, self.normed == Some(*buffer)) {
-            let sums = floats(&self.read_view(self.arena.sums.part(0, 4 * rows * parts)));
+            let sums = floats(&self.read_all(&[self.arena.sums.part(0, 4 * rows * parts)]));
             for (row, sums) in values.chunks_exact_mut(buffer.width).zip(sums.chunks_exact(parts)) {
                 let factor = (sums.iter().sum::<f32>() / self.config.hidden as f32 + self.config.rms_eps).sqrt().recip();
                 row.iter_mut().for_each(|value| *value *= factor);
@@ -275,11 +275,5 @@ impl<B: Backend> GpuDevice<B> {
             threads: 128,
         }
         .launch("norm", &mut self.list);
-    }
-
-    fn read_view(&self, view: View) -> Vec<u8> {
-        let mut bytes = vec![0; view.bytes];
-        self.backend.borrow_mut().read(view, &mut bytes).unwrap_or_else(|error| panic!("the device cannot be read: {error}"));
-        bytes
     }
 }
