@@ -1,7 +1,7 @@
 //! A conversation to a prompt: put in order, rendered by the template, encoded, and measured.
 //!
-//! Start with [`render`]. Templates of this family insist on one system message at the top and on at least
-//! one question; clients do not, so [`in_order`] merges system messages and [`render`] tries again with an
+//! Start with [`Renderer::render`]. Templates of this family insist on one system message at the top and on at least
+//! one question; clients do not, so [`in_order`] merges system messages, and rendering tries again with an
 //! empty question before it gives up.
 
 use serde_json::{Map, Value, json};
