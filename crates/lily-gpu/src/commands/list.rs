@@ -8,8 +8,11 @@ use super::{Access, BufferId, Launch, View};
 #[derive(Clone, Debug, Default)]
 pub struct CommandList {
     launches: Vec<Launch>,
-    /// Per launch: indices of the launches it waits for, ascending; none that another of them already waits for.
+    /// Per launch: indices of the launches it waits for, ascending; none that another of them waits for already, be it
+    /// through others. A launch with one edge may start while that one ends, so each edge too many costs time.
     edges: Vec<Vec<u32>>,
+    /// Per launch: all earlier launches that are done before it starts, a bit each.
+    ancestors: Vec<Vec<u64>>,
     /// Per launch.
     levels: Vec<u32>,
     history: HashMap<BufferId, Vec<Touched>>,
@@ -42,6 +45,7 @@ impl CommandList {
     pub fn clear(&mut self) {
         self.launches.clear();
         self.edges.clear();
+        self.ancestors.clear();
         self.levels.clear();
         self.history.clear();
     }
@@ -62,10 +66,21 @@ impl CommandList {
         waits.sort_unstable();
         waits.dedup();
         let level = waits.iter().map(|&wait| self.levels[wait as usize] + 1).max().unwrap_or(0);
-        let implied = |one: u32| waits.iter().any(|&other| other > one && self.edges[other as usize].contains(&one));
-        let edges = waits.iter().copied().filter(|&one| !implied(one)).collect();
+        let mut ancestors = vec![0; self.launches.len().div_ceil(64)];
+        let mut edges = Vec::new();
+        for &wait in waits.iter().rev() {
+            let (word, bit) = (wait as usize / 64, 1u64 << (wait % 64));
+            if ancestors[word] & bit != 0 {
+                continue;
+            }
+            edges.push(wait);
+            ancestors[word] |= bit;
+            ancestors.iter_mut().zip(&self.ancestors[wait as usize]).for_each(|(mine, its)| *mine |= its);
+        }
+        edges.reverse();
         self.launches.push(launch);
         self.edges.push(edges);
+        self.ancestors.push(ancestors);
         self.levels.push(level);
     }
 
@@ -117,6 +132,62 @@ impl CommandList {
                 let known = touched.iter().any(|past| past.view == *view);
                 if !known {
                     touched.push(Touched { view: *view, writer: None, readers: vec![index] });
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(bindings: Vec<(View, Access)>) -> Launch {
+        Launch { kernel: "any", stage: "any", bindings, args: Vec::new(), grid: [1; 3], threads: 32 }
+    }
+
+    /// Launches that touch a few overlapping views of two buffers, at random.
+    fn random_list(seed: u64) -> CommandList {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut below = |limit: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % limit
+        };
+        let mut list = CommandList::new(false);
+        for _ in 0..100 {
+            let bindings = (0..1 + below(3)).map(|_| {
+                let view = View { buffer: BufferId(below(2) as u32), offset: 16 * below(12) as usize, bytes: 16 * (1 + below(3)) as usize };
+                (view, if below(3) == 0 { Access::Write } else { Access::Read })
+            });
+            list.push(launch(bindings.collect()));
+        }
+        list
+    }
+
+    /// Whether `to` is done before `from` starts, along edges.
+    fn reaches(list: &CommandList, from: usize, to: usize) -> bool {
+        list.edges(from).iter().any(|&edge| edge as usize == to || (edge as usize > to && reaches(list, edge as usize, to)))
+    }
+
+    #[test]
+    fn edges_order_every_conflict_and_none_is_implied_by_others() {
+        let conflict = |a: &Launch, b: &Launch| {
+            let pairs = a.bindings.iter().flat_map(|one| b.bindings.iter().map(move |other| (one, other)));
+            pairs.into_iter().any(|((a, how_a), (b, how_b))| a.overlaps(b) && [how_a, how_b].contains(&&Access::Write))
+        };
+        for seed in 0..20 {
+            let list = random_list(seed);
+            for later in 0..list.launches().len() {
+                for earlier in (0..later).filter(|&earlier| conflict(&list.launches()[earlier], &list.launches()[later])) {
+                    assert!(reaches(&list, later, earlier), "seed {seed}: {later} conflicts with {earlier}");
+                    assert!(list.level(later) > list.level(earlier), "seed {seed}: levels of {later} and {earlier}");
+                }
+                for &edge in list.edges(later) {
+                    let others = list.edges(later).iter().filter(|&&other| other > edge);
+                    let implied = others.into_iter().any(|&other| reaches(&list, other as usize, edge as usize));
+                    assert!(!implied, "seed {seed}: {later} waits for {edge} already");
                 }
             }
         }

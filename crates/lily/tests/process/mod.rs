@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -85,9 +85,12 @@ pub fn states_on_disk(dir: &Path) -> usize {
     files.filter(|file| file.extension().is_some_and(|end| end == "state")).count()
 }
 
-/// Waits for something that another process is about to do.
+/// Waits for something that another process is about to do; a minute in vain is a fault that would otherwise hang the test.
+#[track_caller]
 pub fn until(mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
     while !done() {
+        assert!(started.elapsed() < Duration::from_secs(60), "waited a minute for what did not come");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
