@@ -7,19 +7,30 @@
 
 constant uint HEAD_DIM_MAX = 256;
 
-// WIDE consecutive values of a key or value row, with the widest loads that their alignment allows.
-template <uint WIDE> inline void load_row(device const half *from, thread float *to) {
+// WIDE consecutive values of a key or value row as they are stored.
+template <uint WIDE> struct RowPart { uint words[(WIDE + 1) / 2]; };
+
+// With the widest load that their alignment allows.
+template <uint WIDE> inline void part_load(thread RowPart<WIDE> &part, device const half *from) {
   if (WIDE == 8) {
-    uint4 words = *(device const uint4 *)from;
-    uint word[4] = {words.x, words.y, words.z, words.w};
-    for (uint i = 0; i < 4; ++i) {
-      float2 pair = float2(as_type<half2>(word[i]));
-      to[2 * i] = pair.x;
-      to[2 * i + 1] = pair.y;
-    }
+    uint4 four = *(device const uint4 *)from;
+    part.words[0] = four.x;
+    part.words[WIDE / 8] = four.y;
+    part.words[WIDE / 4] = four.z;
+    part.words[(WIDE - 1) / 2] = four.w;
+  } else if (WIDE == 4) {
+    uint2 two = *(device const uint2 *)from;
+    part.words[0] = two.x;
+    part.words[(WIDE - 1) / 2] = two.y;
+  } else if (WIDE == 2) {
+    part.words[0] = *(device const uint *)from;
   } else {
-    for (uint i = 0; i < WIDE; ++i) to[i] = float(from[i]);
+    part.words[0] = uint(*(device const ushort *)from);
   }
+}
+
+template <uint WIDE> inline float part_value(thread const RowPart<WIDE> &part, uint i) {
+  return float(as_type<half>(ushort(part.words[i / 2] >> (i % 2 * 16) & 0xffffu)));
 }
 
 struct PrepareArgs {
@@ -79,6 +90,25 @@ struct DecodeArgs {
   float scale;         // 1 / sqrt(head_dim)
 };
 
+// A lane's part of four positions.
+template <uint WIDE> struct PositionParts {
+  RowPart<WIDE> keys[4];
+  RowPart<WIDE> values[4];
+};
+
+// Positions first .. first + 4, none beyond `last`.
+template <uint D>
+inline void positions_load(thread PositionParts<D / 32> &parts, device const half *kv, device const uint *table, uint first, uint last,
+                           uint head_kv, constant DecodeArgs &args, uint lane) {
+  for (uint j = 0; j < 4; ++j) {
+    uint t = min(first + j, last);
+    device const half *key = kv + page_keys(table[t / PAGE_TOKENS], args.layer, args.layers, head_kv, args.heads_kv, D) +
+                             t % PAGE_TOKENS * D + lane * (D / 32);
+    part_load<D / 32>(parts.keys[j], key);
+    part_load<D / 32>(parts.values[j], key + PAGE_TOKENS * D);
+  }
+}
+
 // attn_decode: one row's queries over one part of its context.
 // Math     part = sum exp(q k - top) v, top, sum exp(q k - top)
 // Layout   projected, kv as attn_prepare left them; parts [rows, heads_q, splits, D + 2] f32: values, top, sum.
@@ -102,8 +132,14 @@ kernel void attn_decode(device const float *projected [[buffer(0)]], device cons
   uint row = group.z, head0 = group.y * PACK, head_kv = head0 / (args.heads_q / args.heads_kv), context = rows[row].y + 1;
   uint size = args.block_tokens == 0 ? (context + args.splits - 1) / args.splits : args.block_tokens;
   uint begin = min(group.x * size, context), end = min(begin + size, context);
-  device const float *from = projected + row * args.stride;
   device const uint *table = pages + rows[row].z;
+  // Only the newest position is written by a launch of this pass: the first of the others are on their way before the
+  // launch before has ended.
+  uint first = begin + simdgroup_at * 4, settled = context > 1 ? context - 2 : 0;
+  PositionParts<WIDE> here;
+  if (COALESCED) positions_load<D>(here, kv, table, first, min(end - 1, settled), head_kv, args, lane);
+  ly_wait_previous(projected, kv);
+  device const float *from = projected + row * args.stride;
   float q[PACK][WIDE], acc[PACK][WIDE], top[PACK], total[PACK];
   for (uint h = 0; h < PACK; ++h) {
     top[h] = -INFINITY;
@@ -114,15 +150,16 @@ kernel void attn_decode(device const float *projected [[buffer(0)]], device cons
     }
   }
   if (COALESCED) {
-    for (uint first = begin + simdgroup_at * 4; first < end; first += 16) {
+    if (first + 3 > settled) positions_load<D>(here, kv, table, first, end - 1, head_kv, args, lane);
+    for (; first < end; first += 16) {
+      PositionParts<WIDE> following;
+      if (first + 16 < end) positions_load<D>(following, kv, table, first + 16, end - 1, head_kv, args, lane);
       float k[4][WIDE], v[4][WIDE];
-      for (uint j = 0; j < 4; ++j) {
-        uint t = min(first + j, end - 1);
-        device const half *key =
-            kv + page_keys(table[t / PAGE_TOKENS], args.layer, args.layers, head_kv, args.heads_kv, D) + t % PAGE_TOKENS * D + lane * WIDE;
-        load_row<WIDE>(key, k[j]);
-        load_row<WIDE>(key + PAGE_TOKENS * D, v[j]);
-      }
+      for (uint j = 0; j < 4; ++j)
+        for (uint i = 0; i < WIDE; ++i) {
+          k[j][i] = part_value(here.keys[j], i);
+          v[j][i] = part_value(here.values[j], i);
+        }
       for (uint h = 0; h < PACK; ++h) {
         float4 score = float4(0.0f, 0.0f, 0.0f, 0.0f);
         for (uint i = 0; i < WIDE; ++i) score += float4(k[0][i], k[1][i], k[2][i], k[3][i]) * q[h][i];
@@ -137,6 +174,7 @@ kernel void attn_decode(device const float *projected [[buffer(0)]], device cons
         for (uint i = 0; i < WIDE; ++i)
           acc[h][i] = acc[h][i] * shrink + ((weight.x * v[0][i] + weight.y * v[1][i]) + (weight.z * v[2][i] + weight.w * v[3][i]));
       }
+      here = following;
     }
   } else {
     for (uint i = thread_at; i < PACK * D; i += 128) queries[i] = from[(head0 + i / D) * 2 * D + i % D] * args.scale;

@@ -4,13 +4,28 @@
 
 // The Gated DeltaNet mixer of one row a sequence; with more rows see delta_scan.metal.
 
+// The channel of the convolution that is input `i` of a value head: its key head's query and key, then its own values.
+template <uint DK> inline uint channel_of(uint i, uint head, uint head_k, uint heads_k, uint dim_v) {
+  if (i < DK) return head_k * DK + i;
+  if (i < 2 * DK) return (heads_k + head_k) * DK + i - DK;
+  return 2 * heads_k * DK + head * dim_v + i - 2 * DK;
+}
+
+// Of eight lanes that share a column; each gets it.
+inline float sum_of_eight(float value) {
+  value += simd_shuffle_xor(value, 1);
+  value += simd_shuffle_xor(value, 2);
+  return value + simd_shuffle_xor(value, 4);
+}
+
 // delta_step: convolution, norms, gates, state update and gated norm of one token, one value head a threadgroup.
 // Math     y = silu(conv(qkv)); q, k = l2 norm; d = beta (v - decay S k); S <- decay S + d k^T; o = S q
 //          mixed = rms(o) * gain * silu(z)
 // Layout   projected [rows, stride] f32: qkv | z | b | a; ring, memory see lib/delta.h; mixed [rows, mixed_stride] operands.
-// Work     lanes stripe dim_k, a simdgroup takes four columns (dim_v rows of the memory) at a time: S is read once and
-//          written once. o = decay (S q) + d (k q), so that both products with the old S are summed together.
-//          Grid: (value heads, rows).
+// Work     eight lanes share a column (a dim_v row of the memory), a simdgroup has eight columns in two halves: S is read
+//          once and written once, and sums take three exchanges. o = decay (S q) + d (k q), so that both products with the
+//          old S are summed together. No other launch of a pass touches this layer's state, so the first columns and the
+//          past of the convolution are on their way before the launch before has ended. Grid: (value heads, rows).
 // Numerics f32 throughout, one rounding at the end. Bound by state bytes.
 template <uint DK>
 kernel void delta_step(device const float *projected [[buffer(0)]], device const uint4 *rows [[buffer(1)]],
@@ -20,73 +35,77 @@ kernel void delta_step(device const float *projected [[buffer(0)]], device const
                        constant DeltaArgs &args [[buffer(9)]], uint3 group [[threadgroup_position_in_grid]],
                        uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                        uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
-  constexpr uint PER_LANE = DK / 32;
-  threadgroup float query[DK];
-  threadgroup float key[DK];
-  threadgroup float value[DIM_V_MAX];
+  constexpr uint QUADS = DK / 32;   // of four values: a lane's part of a column
+  threadgroup float inputs[2 * DK + DIM_V_MAX];   // query, key, value
   threadgroup float reads[DIM_V_MAX];
   uint head = group.x, row = group.y, group_size = args.heads_v / args.heads_k, head_k = head / group_size;
   uint slot = rows[row].x, position = rows[row].y, width = args.conv_width;
   uint channels = 2 * args.heads_k * DK + args.heads_v * args.dim_v;
-  device const float *from = projected + row * args.stride;
   device float *past = ring + (slot * args.layers + args.layer) * width * channels;
-  // The first columns of the memory are on their way while the rest is made ready.
-  device float *columns = memory + ((slot * args.layers + args.layer) * args.heads_v + head) * args.dim_v * DK + lane * PER_LANE;
-  float s[4][PER_LANE];
-  for (uint c = 0; c < 4; ++c)
-    for (uint i = 0; i < PER_LANE; ++i) s[c][i] = simdgroup_at * 4 < args.dim_v ? columns[(simdgroup_at * 4 + c) * DK + i] : 0.0f;
+  device float *columns = memory + ((slot * args.layers + args.layer) * args.heads_v + head) * args.dim_v * DK + lane % 8 * 4;
+  uint first = simdgroup_at * 4 + lane / 8, stride = simdgroups * 4;
+  float4 s[2][QUADS];
+  for (uint n = 0; n < 2; ++n)
+    for (uint i = 0; i < QUADS; ++i)
+      s[n][i] = *(device const float4 *)(columns + min(first + n * stride, args.dim_v - 1) * DK + i * 32);
+  // Each thread makes the same channels before the wait and behind it.
   for (uint i = thread_at; i < 2 * DK + args.dim_v; i += simdgroups * 32) {
-    uint channel = head_k * DK + i;
-    if (i >= DK) channel += (args.heads_k - 1) * DK;
-    if (i >= 2 * DK) channel = 2 * args.heads_k * DK + head * args.dim_v + i - 2 * DK;
-    float now = from[channel], sum = conv[channel * width + width - 1] * now;
+    uint channel = channel_of<DK>(i, head, head_k, args.heads_k, args.dim_v);
+    float sum = 0.0f;
     for (uint age = 1; age < width; ++age)
       sum += conv[channel * width + width - 1 - age] * past[(position + width - age) % width * channels + channel];
-    sum = sum / (1.0f + exp(-sum));
+    inputs[i] = sum;
+  }
+  float rate = decay_rate[head], bias = dt_bias[head];
+  ly_wait_previous(projected);
+  device const float *from = projected + row * args.stride;
+  uint gates = channels + args.heads_v * args.dim_v;
+  float gate_b = from[gates + head], gate_a = from[gates + args.heads_v + head];
+  for (uint i = thread_at; i < 2 * DK + args.dim_v; i += simdgroups * 32) {
+    uint channel = channel_of<DK>(i, head, head_k, args.heads_k, args.dim_v);
+    float now = from[channel], sum = inputs[i] + conv[channel * width + width - 1] * now;
+    inputs[i] = sum / (1.0f + exp(-sum));
     // Value heads that share a key head all read its channels; the first one stores them, in a row that nobody reads.
     if (i >= 2 * DK || head % group_size == 0) past[position % width * channels + channel] = now;
-    if (i < DK) query[i] = sum;
-    else if (i < 2 * DK) key[i - DK] = sum;
-    else value[i - 2 * DK] = sum;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  float q[PER_LANE], k[PER_LANE], q_square = 0.0f, k_square = 0.0f, k_q = 0.0f;
-  for (uint i = 0; i < PER_LANE; ++i) {
-    q[i] = query[lane * PER_LANE + i];
-    k[i] = key[lane * PER_LANE + i];
-    q_square += q[i] * q[i];
-    k_square += k[i] * k[i];
-  }
-  float q_scale = rsqrt(simd_sum(q_square) + 1e-6f) * rsqrt(float(DK)), k_scale = rsqrt(simd_sum(k_square) + 1e-6f);
-  for (uint i = 0; i < PER_LANE; ++i) {
-    q[i] *= q_scale;
-    k[i] *= k_scale;
-    k_q += k[i] * q[i];
-  }
-  k_q = simd_sum(k_q);
-  uint gates = channels + args.heads_v * args.dim_v;
-  float beta = write_strength(from[gates + head]);
-  float decay = state_decay(from[gates + args.heads_v + head], decay_rate[head], dt_bias[head]);
-
-  for (uint column = simdgroup_at * 4; column < args.dim_v; column += simdgroups * 4) {
-    float4 s_k = float4(0.0f, 0.0f, 0.0f, 0.0f), s_q = float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (uint i = 0; i < PER_LANE; ++i) {
-      float4 here = float4(s[0][i], s[1][i], s[2][i], s[3][i]);
-      s_k += here * k[i];
-      s_q += here * q[i];
+  threadgroup const float *query = inputs + lane % 8 * 4, *key = query + DK;
+  float q_square = 0.0f, k_square = 0.0f, k_q = 0.0f, s_k[2] = {0.0f, 0.0f}, s_q[2] = {0.0f, 0.0f};
+  for (uint i = 0; i < QUADS; ++i) {
+    float4 q = *(threadgroup const float4 *)(query + i * 32), k = *(threadgroup const float4 *)(key + i * 32);
+    q_square += dot(q, q);
+    k_square += dot(k, k);
+    k_q += dot(k, q);
+    for (uint n = 0; n < 2; ++n) {
+      s_k[n] += dot(s[n][i], k);
+      s_q[n] += dot(s[n][i], q);
     }
-    s_k = simd_sum(s_k);
-    s_q = simd_sum(s_q);
-    float4 d = (float4(value[column], value[column + 1], value[column + 2], value[column + 3]) - s_k * decay) * beta;
-    float4 read = s_q * decay + d * k_q;
-    float written[4] = {d.x, d.y, d.z, d.w}, made[4] = {read.x, read.y, read.z, read.w};
-    // After the last columns of its own a simdgroup reads these again: others are writing theirs.
-    uint following = column + simdgroups * 4 < args.dim_v ? column + simdgroups * 4 : column;
-    for (uint c = 0; c < 4; ++c) {
-      for (uint i = 0; i < PER_LANE; ++i) columns[(column + c) * DK + i] = decay * s[c][i] + written[c] * k[i];
-      for (uint i = 0; i < PER_LANE; ++i) s[c][i] = columns[(following + c) * DK + i];
-      if (lane == c) reads[column + c] = made[c];
+  }
+  float q_scale = rsqrt(sum_of_eight(q_square) + 1e-6f) * rsqrt(float(DK)), k_scale = rsqrt(sum_of_eight(k_square) + 1e-6f);
+  k_q = sum_of_eight(k_q) * k_scale * q_scale;
+  float beta = write_strength(gate_b), decay = state_decay(gate_a, rate, bias);
+
+  for (uint base = 0; base < args.dim_v; base += 2 * stride) {
+    for (uint n = 0; n < 2; ++n) {
+      uint column = base + n * stride + first;
+      if (base > 0) {
+        s_k[n] = 0.0f;
+        s_q[n] = 0.0f;
+        for (uint i = 0; i < QUADS; ++i) {
+          s[n][i] = *(device const float4 *)(columns + min(column, args.dim_v - 1) * DK + i * 32);
+          s_k[n] += dot(s[n][i], *(threadgroup const float4 *)(key + i * 32));
+          s_q[n] += dot(s[n][i], *(threadgroup const float4 *)(query + i * 32));
+        }
+      }
+      float read_k = sum_of_eight(s_k[n]) * k_scale, read_q = sum_of_eight(s_q[n]) * q_scale;
+      bool inside = column < args.dim_v;
+      float written = inside ? (inputs[2 * DK + column] - read_k * decay) * beta : 0.0f;
+      if (inside && lane % 8 == 0) reads[column] = read_q * decay + written * k_q;
+      float step = written * k_scale;
+      for (uint i = 0; i < QUADS; ++i)
+        if (inside)
+          *(device float4 *)(columns + column * DK + i * 32) = s[n][i] * decay + *(threadgroup const float4 *)(key + i * 32) * step;
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -1,6 +1,7 @@
 #include "dialect/metal.h"
 #include "lib/vector.h"
 #include "lib/chain.h"
+#include "lib/matrices.h"
 
 struct ProjectArgs {
   uint cols, group_shift, batch, x_stride, out_stride;   // inputs; see lib/quantised.h; rows of x; row strides
@@ -29,35 +30,12 @@ kernel void project(device const uint *codes0 [[buffer(0)]], device const bfloat
   constexpr uint OUTPUTS = ROWS > 2 ? 2 : 4, COUNT = STAGE_VALUES / ROWS, PADDED = COUNT / PL * (PL + 4);
   threadgroup float staged[STAGE_VALUES / PL * (PL + 4)];
   constexpr uint tile_rows = PROJECT_THREADS / 32 * OUTPUTS;
-  uint tile = group.x, column = 0, rows = args.rows0;
-  device const uint *codes = codes0;
-  device const bfloat *scales = scales0;
-  device const bfloat *biases = biases0;
-  if (tile * tile_rows >= rows) {
-    tile -= (rows + tile_rows - 1) / tile_rows;
-    column += rows;
-    rows = args.rows1;
-    codes = codes1;
-    scales = scales1;
-    biases = biases1;
-    if (tile * tile_rows >= rows) {
-      tile -= (rows + tile_rows - 1) / tile_rows;
-      column += rows;
-      rows = args.rows2;
-      codes = codes2;
-      scales = scales2;
-      biases = biases2;
-      if (tile * tile_rows >= rows) {
-        tile -= (rows + tile_rows - 1) / tile_rows;
-        column += rows;
-        rows = args.rows3;
-        codes = codes3;
-        scales = scales3;
-        biases = biases3;
-      }
-    }
-  }
-  uint first = tile * tile_rows + simdgroup_at * OUTPUTS, row0 = group.y * ROWS;
+  MatrixTile matrix = matrix_tile(group.x, tile_rows, args.rows0, args.rows1, args.rows2, args.rows3);
+  device const uint *codes = matrix.which == 0 ? codes0 : matrix.which == 1 ? codes1 : matrix.which == 2 ? codes2 : codes3;
+  device const bfloat *scales = matrix.which == 0 ? scales0 : matrix.which == 1 ? scales1 : matrix.which == 2 ? scales2 : scales3;
+  device const bfloat *biases = matrix.which == 0 ? biases0 : matrix.which == 1 ? biases1 : matrix.which == 2 ? biases2 : biases3;
+  uint rows = matrix.rows, column = matrix.column;
+  uint first = matrix.tile * tile_rows + simdgroup_at * OUTPUTS, row0 = group.y * ROWS;
   // Weights run one slice ahead, the first one even of the launch before.
   LaneWeights<BITS, PL> w[OUTPUTS];
   if (lane * PL < args.cols)

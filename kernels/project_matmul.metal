@@ -1,6 +1,7 @@
 #include "dialect/metal.h"
 #include "lib/quantised.h"
 #include "lib/tile.h"
+#include "lib/matrices.h"
 
 struct ProjectMatmulArgs {
   uint cols, group_shift, batch, x_stride, out_stride;
@@ -26,36 +27,12 @@ kernel void project_matmul(device const uint *codes0 [[buffer(0)]], device const
   threadgroup float activations[BM * TILE_LD];   // two steps of half, later the result
   threadgroup half weights[TILE_COLS * TILE_LD];
   threadgroup uint rows_at[BM];
-  uint tile_at = group.x, column = 0, rows = args.rows0;
+  MatrixTile matrix = matrix_tile(group.x, TILE_COLS, args.rows0, args.rows1, args.rows2, args.rows3);
   TileWeights w;
-  w.codes = codes0;
-  w.scales = scales0;
-  w.biases = biases0;
-  if (tile_at * TILE_COLS >= rows) {
-    tile_at -= (rows + TILE_COLS - 1) / TILE_COLS;
-    column += rows;
-    rows = args.rows1;
-    w.codes = codes1;
-    w.scales = scales1;
-    w.biases = biases1;
-    if (tile_at * TILE_COLS >= rows) {
-      tile_at -= (rows + TILE_COLS - 1) / TILE_COLS;
-      column += rows;
-      rows = args.rows2;
-      w.codes = codes2;
-      w.scales = scales2;
-      w.biases = biases2;
-      if (tile_at * TILE_COLS >= rows) {
-        tile_at -= (rows + TILE_COLS - 1) / TILE_COLS;
-        column += rows;
-        rows = args.rows3;
-        w.codes = codes3;
-        w.scales = scales3;
-        w.biases = biases3;
-      }
-    }
-  }
-  uint first = tile_at * TILE_COLS, row0 = group.y * BM;
+  w.codes = matrix.which == 0 ? codes0 : matrix.which == 1 ? codes1 : matrix.which == 2 ? codes2 : codes3;
+  w.scales = matrix.which == 0 ? scales0 : matrix.which == 1 ? scales1 : matrix.which == 2 ? scales2 : scales3;
+  w.biases = matrix.which == 0 ? biases0 : matrix.which == 1 ? biases1 : matrix.which == 2 ? biases2 : biases3;
+  uint rows = matrix.rows, column = matrix.column, first = matrix.tile * TILE_COLS, row0 = group.y * BM;
   w.row = first + thread_at / 2;
   w.inside = w.row < rows;
   w.cols = args.cols;

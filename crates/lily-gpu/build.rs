@@ -73,7 +73,7 @@ fn compiler() -> compile::Compiler {
 /// Writes `kernel_sources.rs`: every kernel file and header, by its path in the kernels' folder.
 fn embed(kernels: &Path, out: &Path) -> Result<(), String> {
     let mut paths = Vec::new();
-    for folder in ["", "lib", "dialect"] {
+    for folder in ["", "lib", "dialect", "cuda"] {
         let Ok(entries) = fs::read_dir(kernels.join(folder)) else { continue };
         for entry in entries {
             let path = entry.map_err(|fault| format!("kernels/{folder}: {fault}"))?.path();

@@ -146,6 +146,8 @@ template <class... POINTERS> LY_FN void ly_wait_previous(POINTERS &...pointers) 
   ly::renew_all(pointers...);
 #endif
 }
+LY_FN void ly_release_next() { ly::release_next(); }
+template <class... POINTERS> LY_FN void ly_settled(POINTERS &...pointers) { ly::renew_all(pointers...); }
 
 // Copies of 16 bytes past the registers, around the first-level cache.
 LY_FN void ly_copy16(void *to, const void *from) {
@@ -183,6 +185,13 @@ LY_FN void multiply(float *c, const uint (&a)[4], uint b0, uint b1) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+} // namespace ly
+LY_FN void ly_mma(float *c, uint a0, uint a1, uint a2, uint a3, uint b0, uint b1) {
+  const uint a[4] = {a0, a1, a2, a3};
+  ly::multiply(c, a, b0, b1);
+}
+
+namespace ly {
 // tile += a b, a column block of b at a time: KN says that b is [K, N], else [N, K]. Addresses in bytes; the two
 // blocks of columns that one load brings are one instruction where N allows.
 template <uint K, bool KN, uint M, uint N> LY_FN void tile_mma(ly_tile<M, N> &tile, const half *a, uint lda, const half *b, uint ldb) {

@@ -91,6 +91,8 @@ LY_RUNTIME void ly_copy_commit() {
 }
 // Launches that depend on each other never overlap here.
 #define ly_wait_previous(...)
+#define ly_settled(...)
+LY_RUNTIME void ly_release_next() {}
 template <uint N> LY_RUNTIME void ly_copy_wait() {
 #ifdef LY_CHECKED
   ly::copy_wait(N);

@@ -2,39 +2,53 @@
 #pragma once
 constant uint EXPERTS_MAX = 1024;
 
+// A logit as a number that grows with it; a NaN counts as minus infinity. 0 is less than all of them.
+inline uint logit_key(float logit) {
+  uint bits = as_type<uint>(logit == logit ? logit : -INFINITY);
+  return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
+}
+inline float key_logit(uint key) { return as_type<float>((key & 0x80000000u) != 0u ? key & 0x7fffffffu : ~key); }
+
 // Lane j gets the j-th choice and its weight, the softmax over the chosen ones: what softmax over all experts, then
 // division by the sum of the chosen, comes to. Largest first, the lowest id on ties; a NaN counts as minus infinity.
-// `per_token` is at most 32, `experts` at most EXPERTS_MAX.
+// `per_token` is at most 32, `experts` at most 32 * EACH, a power of two. The simdgroup compares whole numbers, which some
+// devices do in one instruction.
 template <uint EACH>
 inline void top_k_of(device const float *logits, uint experts, uint per_token, uint lane, thread uint &id, thread float &weight) {
-  float value[EACH], chosen = -INFINITY, top = 0.0f;
+  uint key[EACH];
   for (uint i = 0; i < EACH; ++i) {
-    float logit = i * 32 + lane < experts ? logits[i * 32 + lane] : 0.0f;
-    value[i] = logit == logit ? logit : -INFINITY;
+    uint at = i * 32 + lane;
+    float logit = logits[min(at, experts - 1)];
+    key[i] = at < experts ? logit_key(logit) : 0u;
   }
-  uint taken = 0u;
+  uint chosen = 0u, top = 0u;
   id = 0u;
   for (uint choice = 0; choice < per_token; ++choice) {
-    float best = -INFINITY;
-    uint at = 0xffffffffu;
+    // The lane's largest by a tree in which the left side wins ties: its ids are lower.
+    uint best[EACH], at[EACH];
     for (uint i = 0; i < EACH; ++i) {
-      bool free = i * 32 + lane < experts && ((taken >> i) & 1u) == 0u;
-      if (free && (at == 0xffffffffu || value[i] > best)) {
-        best = value[i];
-        at = i * 32 + lane;
-      }
+      best[i] = key[i];
+      at[i] = i * 32 + lane;
     }
-    float largest = simd_max(best);
-    uint winner = simd_min(best == largest ? at : 0xffffffffu);
-    if (winner % 32 == lane) taken |= 1u << (winner / 32);
+    for (uint step = 1; step < EACH; step *= 2)
+      for (uint i = 0; i < EACH; i += 2 * step) {
+        bool right = best[i + step] > best[i];
+        best[i] = right ? best[i + step] : best[i];
+        at[i] = right ? at[i + step] : at[i];
+      }
+    uint largest = simd_max(best[0]);
+    uint winner = simd_min(best[0] == largest ? at[0] : 0xffffffffu);
+    for (uint i = 0; i < EACH; ++i)
+      if (winner == i * 32 + lane) key[i] = 0u;
     if (choice == lane) {
       id = winner;
       chosen = largest;
     }
     if (choice == 0) top = largest;
   }
-  float power = lane < per_token ? exp(chosen - top) : 0.0f;
-  if (top == -INFINITY) power = lane < per_token ? 1.0f : 0.0f;
+  float highest = key_logit(top);
+  float power = lane < per_token ? exp(key_logit(chosen) - highest) : 0.0f;
+  if (highest == -INFINITY) power = lane < per_token ? 1.0f : 0.0f;
   weight = power / simd_sum(power);
 }
 

@@ -117,6 +117,46 @@ LY_RUNTIME void ly_tile_mma_kn(ly_tile<M, N> &tile, const half *a, uint lda, con
   ly::exchange(&tile, finish, LY_PASS);
 }
 
+namespace ly {
+// One lane's part of a product from registers.
+struct Fragments {
+  float *c;
+  uint a[4];
+  uint b[2];
+};
+
+// Two halves of a word, the first in the low half.
+LY_RUNTIME void widen_pair(float *first, float *second, uint word) {
+  *first = float(bits<half>(ushort(word)));
+  *second = float(bits<half>(ushort(word >> 16)));
+}
+
+LY_RUNTIME void multiply_fragments(Fragments *const *parts) {
+  float a[16 * 16], b[16 * 8], c[16 * 8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const Fragments &part = *parts[lane];
+    int g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; ++i) {
+      float *at = a + (g + i % 2 * 8) * 16 + 2 * t + i / 2 * 8;
+      widen_pair(at, at + 1, part.a[i]);
+    }
+    for (int i = 0; i < 2; ++i) {
+      float *at = b + (2 * t + 8 * i) * 8 + g;
+      widen_pair(at, at + 8, part.b[i]);
+    }
+    for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = part.c[i];
+  }
+  multiply<16, 8, 16>(c, a, b);
+  for (int lane = 0; lane < 32; ++lane)
+    for (int i = 0; i < 4; ++i) parts[lane]->c[i] = c[(lane / 4 + i / 2 * 8) * 8 + 2 * (lane % 4) + i % 2];
+}
+}  // namespace ly
+
+LY_RUNTIME void ly_mma(float *c, uint a0, uint a1, uint a2, uint a3, uint b0, uint b1, LY_SITE) {
+  ly::Fragments part = {c, {a0, a1, a2, a3}, {b0, b1}};
+  ly::exchange(&part, [](ly::Fragments **parts) { ly::multiply_fragments(parts); }, LY_PASS);
+}
+
 // Every lane of the simdgroup must come here, as on devices where a lane's elements depend on the others'.
 template <int M, int N> inline void ly_tile_scale_rows(ly_tile<M, N> &tile, const float *scale) {
   uint first = ly::lane() * ly_tile<M, N>::EACH;

@@ -25,6 +25,8 @@ pub struct GpuDevice<B: Backend> {
     pub(crate) config: ModelConfig,
     pub(crate) capacity: Capacity,
     pub(crate) options: GpuOptions,
+    /// Products of few rows go through the mma kernels where these cover the matrix.
+    pub(crate) mma: bool,
     /// In a cell because reading back waits for the device, and [`lily_model::Steps::read`] borrows.
     pub(crate) backend: RefCell<B>,
     pub(crate) model: Model,
@@ -82,11 +84,13 @@ impl<B: Backend> GpuDevice<B> {
         entries::check_shape(config)?;
         let model = Model::new(&mut backend, weights)?;
         let arena = Arena::new(&mut backend, config, capacity, &options, entries::largest_matrix(&model))?;
-        backend.prepare_kernels(&entries::needed(config, &model, &options))?;
+        let mma = options.mma_decode && backend.has_mma();
+        backend.prepare_kernels(&entries::needed(config, &model, &options, mma))?;
         Ok(GpuDevice {
             config: config.clone(),
             capacity,
             options,
+            mma,
             backend: RefCell::new(backend),
             model,
             arena,

@@ -70,7 +70,7 @@ pub(crate) fn largest_matrix(model: &Model) -> usize {
 }
 
 /// Every entry that some pass of this model may launch.
-pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions) -> Vec<&'static str> {
+pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, mma: bool) -> Vec<&'static str> {
     let mut names = vec!["norm", "moe_top_k", "moe_count", "moe_place", "moe_combine", "select_largest", "select_token"];
     names.extend(["embed", "embed_chain"].map(|stem| entry(stem, model.embedding.bits.suffix())));
     let mut entries = BTreeSet::new();
@@ -79,6 +79,9 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions) 
         for rows in [1, 2, 4, 8] {
             let stems = ["project", "output", "output_chain"];
             entries.extend(stems.map(|stem| entry3(stem, suffix, rows, matrix.lane_inputs(rows))));
+        }
+        if mma && matrix.mma_spans().is_some() {
+            entries.extend(["project_mma", "output_mma", "output_mma_chain"].map(|stem| entry(stem, suffix)));
         }
         entries.extend(tiles(&["project_matmul", "output_matmul"], matrix.bits));
     }
@@ -90,6 +93,11 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions) 
         for bits in [gate.bits, down.bits, layer.shared_gate.bits, shared.bits] {
             entries.extend(tiles(&["experts_gate_up_matmul", "experts_down_matmul"], bits));
         }
+    }
+    if mma {
+        entries.extend(["experts_gate_up_mma", "experts_gate_up_mma_routes"]);
+        let down = ["experts_down_mma", "experts_down_mma_chain", "experts_down_mma_routes", "experts_down_mma_routes_chain"];
+        entries.extend(down);
     }
     if !options.fused_dequantise {
         entries.extend(["dequantise_q4", "dequantise_q8"]);

@@ -6,7 +6,7 @@ use lily_model::{Bytes, Dtype, Experts, Matrix, MatrixData, ModelError};
 use crate::backend::Backend;
 use crate::commands::View;
 use crate::entry::Bits;
-use crate::policy::lane_inputs;
+use crate::policy::{lane_inputs, mma_spans};
 
 /// A weight matrix `[rows, cols]`.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +66,11 @@ impl GpuMatrix {
     /// Inputs of a lane of a vector kernel that multiplies by `vector_rows` rows.
     pub fn lane_inputs(&self, vector_rows: usize) -> usize {
         lane_inputs(self.cols, self.group(), vector_rows)
+    }
+
+    /// Spans of a row for the mma kernels, if they cover this matrix.
+    pub fn mma_spans(&self) -> Option<usize> {
+        mma_spans(self.bits, self.group(), self.cols)
     }
 
     /// Whether one launch can multiply by both.

@@ -39,6 +39,8 @@ pub struct GpuOptions {
     pub concurrent: bool,
     /// Norms and top-k disappear into the kernels around them in passes of few rows; else they are launches.
     pub fused_chains: bool,
+    /// Products of few rows on tensor cores, where the device multiplies from registers; else with plain arithmetic.
+    pub mma_decode: bool,
     /// The chosen token goes to the next step on the device; else through the host.
     pub device_tokens: bool,
 }
@@ -55,6 +57,7 @@ impl Default for GpuOptions {
             fixed_blocks: true,
             concurrent: true,
             fused_chains: true,
+            mma_decode: true,
             device_tokens: true,
         }
     }

@@ -1,5 +1,6 @@
 //! Which kernel serves which shape: every such choice, with its reason, in one place.
 
+use crate::entry::Bits;
 use crate::options::{GpuOptions, TileRows};
 
 /// Rows of a pass up to which products read each weight once per simdgroup (vector kernels); above it tiles do.
@@ -45,6 +46,34 @@ pub const OUTPUT_THREADS: u32 = 512;
 pub fn lane_inputs(cols: usize, group: usize, vector_rows: usize) -> usize {
     let most = (64 / vector_rows).min(32).min(group);
     [32, 16, 8].into_iter().find(|&inputs| inputs <= most && cols.is_multiple_of(inputs) && 32 * inputs <= cols).unwrap_or(8)
+}
+
+/// Simdgroups of a threadgroup of `project_mma`, `output_mma` and `experts_gate_up_mma`; `kernels/cuda/span.h` says the
+/// same, and of the next two.
+pub const MMA_SIMDGROUPS: usize = 8;
+
+/// Inputs of one quantisation group that the mma kernels cover.
+pub const MMA_GROUP: usize = 64;
+
+/// Spans of all choices of a row, at most: simdgroups of `experts_down_mma`.
+pub const DOWN_SPANS_MAX: usize = 14;
+
+/// Inputs of a span, which one simdgroup multiplies with sixteen weight rows: sixteen words a lane.
+pub fn span_inputs(bits: Bits) -> usize {
+    match bits {
+        Bits::Q4 => 512,
+        Bits::Q8 => 256,
+        Bits::B16 => unreachable!("plain matrices have no mma kernel"),
+    }
+}
+
+/// Spans of a row of `cols` inputs for the mma kernels of few rows; `None` for what they do not cover.
+pub fn mma_spans(bits: Bits, group: usize, cols: usize) -> Option<usize> {
+    if bits == Bits::B16 || group != MMA_GROUP || !cols.is_multiple_of(span_inputs(bits)) {
+        return None;
+    }
+    let spans = cols / span_inputs(bits);
+    (MMA_SIMDGROUPS.is_multiple_of(spans)).then_some(spans)
 }
 
 /// Inputs of an expert's down projection, at most: threadgroup memory holds whole choices.

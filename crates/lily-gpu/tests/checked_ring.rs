@@ -14,15 +14,14 @@ use std::time::Instant;
 
 use lily_gpu::backend::sim::SimBackend;
 use lily_gpu::{DeltaScan, GpuDevice, GpuOptions, TileRows, sources};
-use lily_model::{Capacity, Logits, ModelConfig, ModelError, Weights};
-use lily_testkit::generate::{Float, Rng, tiny_dims};
-use lily_testkit::golden::worst_row;
+use lily_model::{Capacity, ModelConfig, ModelError, Weights};
+use lily_testkit::generate::{Float, tiny_dims};
+use lily_testkit::golden::{goldens_directory, worst_row};
 use lily_testkit::reference::{AttentionDims, DeltaDims, ModelDims};
 use lily_testkit::ring::kernel::{CAPACITY, attention, delta, experts, products, rows};
-use lily_testkit::ring::rig::{Sequence, open, run};
 use lily_testkit::ring::{Numerics, Subject, Tolerances, select};
 use noting::{Launched, Noting};
-use rig::{Sim, awkward};
+use rig::{Sim, awkward, pass, spans, spans_checkpoint};
 
 /// A simulator that notes what it launches.
 #[derive(Clone)]
@@ -77,12 +76,14 @@ fn single_steps(checked: &Watched) {
     timed("products", || {
         products::check(checked, &tiny_dims(), &[1, 2, 3, 8, 9, 17, 49]);
         products::check(checked, &awkward(), &[1, 7, 33]);
+        products::check(checked, &spans(), &[1, 3]);
         products::check(&unfused, &tiny_dims(), &[2]);
         products::check(&expanded, &tiny_dims(), &[9]);
     });
     timed("experts", || {
         experts::check(checked, &tiny_dims(), &[1, 3, 9, 33]);
         experts::check(checked, &awkward(), &[2, 17]);
+        experts::check(checked, &spans(), &[2]);
         experts::check(&unfused, &tiny_dims(), &[2]);
         experts::check(&expanded, &tiny_dims(), &[17]);
         for tile in [32, 64] {
@@ -113,35 +114,30 @@ fn single_steps(checked: &Watched) {
     timed("select", || select::check(checked, 2049, 4));
 }
 
-/// Prefill, then decode of one, four and eight sequences at once, of which the second step replays a recorded list.
-fn pass<S: Subject>(subject: &S, name: &str) -> (Vec<f32>, usize) {
-    let mut runner = open(subject, name);
-    let vocab = runner.config.vocab;
-    let mut rng = Rng::new(3);
-    let mut draw = |count: usize| -> Vec<u32> { (0..count).map(|_| rng.below(vocab) as u32).collect() };
-    let mut sequences: Vec<Sequence> = (0..4).map(|at| Sequence::start(&mut runner, at, &[3 * at, 3 * at + 1])).collect();
-    let mut logits = Vec::new();
-    for (step, counts) in [[11, 1, 3, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 0, 0, 0], [2, 1, 0, 0], [40, 0, 0, 0]].into_iter().enumerate() {
-        let tokens: Vec<Vec<u32>> = counts.iter().map(|&count| draw(count)).collect();
-        let used = sequences.iter().zip(&tokens).filter(|(_, tokens)| !tokens.is_empty());
-        let spans: Vec<_> = used.map(|(sequence, tokens)| sequence.span(tokens, Logits::All)).collect();
-        run(&mut runner, &spans);
-        logits.extend(lily_testkit::ring::rig::rows(&runner, 0..counts.iter().sum()));
-        sequences.iter_mut().zip(counts).for_each(|(sequence, count)| sequence.position += count);
-        assert!(logits.iter().all(|logit| logit.is_finite()), "{name} step {step}");
-    }
-    (logits, vocab)
-}
-
 fn whole_passes(checked: &Watched) {
     for (name, seed, fused_chains) in [("base", 2, true), ("bits8", 3, true), ("raw", 4, true), ("bits8", 5, false), ("raw", 6, false)] {
         timed(name, || {
             let mut seeded = checked.with(|options| options.fused_chains = fused_chains);
             seeded.sim.sim.shuffle_seed = Some(seed);
-            let (found, vocab) = pass(&seeded, name);
-            let (expected, _) = pass(&Sim::fast(), name);
+            let directory = goldens_directory().join(name);
+            let (found, vocab) = pass(&seeded, &directory);
+            let (expected, _) = pass(&Sim::fast(), &directory);
             // Compilers contract products and sums as they like, and tiles round what comes of it to half.
             worst_row(&format!("{name} {} against the fast build", checked.label()), &found, &expected, vocab).assert_within(5e-3);
+        });
+    }
+}
+
+/// Products on tensor cores, their experts found early, against those without.
+fn whole_passes_of_spans(checked: &Watched) {
+    let directory = spans_checkpoint();
+    for (seed, fused_chains) in [(7, true), (8, false)] {
+        timed("spans", || {
+            let mut seeded = checked.with(|options| options.fused_chains = fused_chains);
+            seeded.sim.sim.shuffle_seed = Some(seed);
+            let (found, vocab) = pass(&seeded, directory.path());
+            let (expected, _) = pass(&Sim::fast().with(|options| options.mma_decode = false), directory.path());
+            worst_row(&format!("spans {}", checked.label()), &found, &expected, vocab).assert_within(5e-3);
         });
     }
 }
@@ -162,6 +158,7 @@ fn everything(reverse_lanes: bool) {
     let checked = Watched { sim: Sim::checked(reverse_lanes), launched: Launched::default() };
     single_steps(&checked);
     whole_passes(&checked);
+    whole_passes_of_spans(&checked);
     let mut all = BTreeSet::new();
     for file in sources::files().filter(|file| !file.starts_with("dialect/")) {
         let kernels = lily_gpu::translate::translate(file, &sources::read, lily_gpu::translate::Target::Sim).unwrap().kernels;

@@ -11,14 +11,14 @@ use lily_gpu::backend::cuda::{CudaBackend, CudaOptions};
 use lily_gpu::{DeltaScan, GpuDevice, GpuOptions, TileRows};
 use lily_model::{Capacity, ModelConfig, ModelError, Weights};
 use lily_testkit::generate::{Float, tiny_dims};
-use lily_testkit::golden::TINY;
 use lily_testkit::golden::tolerance::LOGITS_BF16;
+use lily_testkit::golden::{TINY, worst_row};
 use lily_testkit::reference::{AttentionDims, ModelDims};
 use lily_testkit::ring::kernel::{
     ATTENTION_DIMS, CAPACITY, DELTA_DIMS, ROWS, attention, delta, experts, full_dims, nan, nano_heads, products, rows,
 };
 use lily_testkit::ring::{Numerics, Subject, Tolerances, ahead, layer, model, nano, select};
-use rig::{MODEL, NUMERICS, ROUNDED_WEIGHTS, STORED, Sim, TOLERANCES, awkward};
+use rig::{MODEL, NUMERICS, ROUNDED_WEIGHTS, STORED, Sim, TOLERANCES, awkward, pass, spans, spans_checkpoint};
 
 /// The first GPU with these switches.
 struct Cuda(GpuOptions);
@@ -70,6 +70,7 @@ fn projections_match_the_reference() {
     for dims in [awkward(), nano_heads()] {
         products::check(&cuda, &dims, &ROWS);
     }
+    products::check(&cuda, &spans(), &ROWS);
     products::check(&cuda, &full_dims(), &[1, 3, 9, 130]);
 }
 
@@ -79,6 +80,7 @@ fn experts_match_the_reference() {
     for dims in [awkward(), nano_heads()] {
         experts::check(&cuda, &dims, &ROWS);
     }
+    experts::check(&cuda, &spans(), &ROWS);
     experts::check(&cuda, &full_dims(), &[1, 3, 9, 130]);
     experts::check_counts(&cuda, &tiny_dims(), &experts::COUNTS);
 }
@@ -174,9 +176,21 @@ fn the_bundled_model_is_the_same_without_any_technique() {
         GpuOptions { fixed_blocks: false, ..all },
         GpuOptions { concurrent: false, ..all },
         GpuOptions { fused_chains: false, ..all },
+        GpuOptions { mma_decode: false, ..all },
     ];
     for options in arms {
         nano::check_golden(&Cuda(options), LOGITS_BF16);
+    }
+}
+
+#[test]
+fn passes_on_tensor_cores_agree_with_the_simulator_without() {
+    let Some(cuda) = cuda() else { return };
+    let checkpoint = spans_checkpoint();
+    let (expected, vocab) = pass(&Sim::fast().with(|options| options.mma_decode = false), checkpoint.path());
+    for fused_chains in [true, false] {
+        let (found, _) = pass(&Cuda(GpuOptions { fused_chains, ..cuda.0 }), checkpoint.path());
+        worst_row(&format!("fused chains {fused_chains}"), &found, &expected, vocab).assert_within(5e-3);
     }
 }
 

@@ -9,7 +9,7 @@ mod rig;
 use lily_testkit::generate::tiny_dims;
 use lily_testkit::reference::ModelDims;
 use lily_testkit::ring::kernel::{ATTENTION_DIMS, CAPACITY, DELTA_DIMS, attention, delta, experts, nano_heads, products, rows};
-use rig::{Sim, awkward};
+use rig::{Sim, awkward, spans};
 
 /// Rows on both sides of every border: vector kernels, tiles of 16, 32 and 64 rows.
 const ROWS: [usize; 9] = [1, 2, 3, 5, 8, 9, 33, 64, 130];
@@ -24,6 +24,7 @@ fn projections_match_the_reference() {
     for dims in [awkward(), nano_heads()] {
         products::check(&Sim::fast(), &dims, &ROWS);
     }
+    products::check(&Sim::fast(), &spans(), &ROWS[..5]);
 }
 
 #[test]
@@ -31,6 +32,7 @@ fn experts_match_the_reference() {
     for dims in [awkward(), nano_heads()] {
         experts::check(&Sim::fast(), &dims, &ROWS);
     }
+    experts::check(&Sim::fast(), &spans(), &ROWS[..5]);
     experts::check_counts(&Sim::fast(), &tiny_dims(), &experts::COUNTS);
 }
 

@@ -11,7 +11,7 @@ use lily_testkit::ring::{model, nano};
 use rig::Sim;
 
 /// One switch each.
-const OFF: [fn(&mut GpuOptions); 12] = [
+const OFF: [fn(&mut GpuOptions); 13] = [
     |options| options.fused_dequantise = false,
     |options| options.device_routing = false,
     |options| options.tile_rows = TileRows::Fixed(16),
@@ -23,6 +23,7 @@ const OFF: [fn(&mut GpuOptions); 12] = [
     |options| options.fixed_blocks = false,
     |options| options.concurrent = false,
     |options| options.fused_chains = false,
+    |options| options.mma_decode = false,
     |options| options.device_tokens = false,
 ];
 

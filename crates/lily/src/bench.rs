@@ -96,6 +96,7 @@ fn arms(ablate: bool) -> Vec<(&'static str, GpuOptions)> {
             ("general attention path only", GpuOptions { fixed_blocks: false, ..all }),
             ("serial pass", GpuOptions { concurrent: false, ..all }),
             ("unfused chains", GpuOptions { fused_chains: false, ..all }),
+            ("decode without tensor cores", GpuOptions { mma_decode: false, ..all }),
             ("token hand-off through the host", GpuOptions { device_tokens: false, ..all }),
         ]);
     }

@@ -48,6 +48,11 @@ pub trait Backend: Send {
         false
     }
 
+    /// Whether the kernels of `kernels/cuda` run here: those with products from registers (`ly_mma`).
+    fn has_mma(&self) -> bool {
+        false
+    }
+
     /// Bytes that buffers may take together; `None` where nothing but the host's memory limits them.
     fn memory(&self) -> Option<usize>;
 

@@ -1,4 +1,4 @@
-//! `route.metal`, `experts.metal`, `experts_matmul.metal`.
+//! `route.metal`, `experts.metal`, `experts_matmul.metal`, `cuda/experts_mma.metal`.
 
 use crate::launch::{arguments, launcher};
 
@@ -24,6 +24,22 @@ launcher!(ExpertsDown = "experts_down" [
     Write residual, Write next, Write sums,
 ] {
     group_shift: u32, shared_group_shift: u32, per_token: u32, hidden: u32, width: u32, shared_width: u32, stride: u32, first: u32,
+});
+
+launcher!(ExpertsGateUpMma = "experts_gate_up_mma" [
+    Read gate_codes, Read gate_scales, Read gate_biases, Read up_codes, Read up_scales, Read up_biases, Read shared_gate_codes,
+    Read shared_gate_scales, Read shared_gate_biases, Read shared_up_codes, Read shared_up_scales, Read shared_up_biases, Read x,
+    Read sums, Read logits, Write routes, Write hidden,
+] {
+    cols: u32, per_token: u32, experts: u32, width: u32, shared_width: u32, gate_stride: u32, gate_first: u32, up_stride: u32,
+    up_first: u32, parts: u32, eps: f32,
+});
+
+launcher!(ExpertsDownMma = "experts_down_mma" [
+    Read codes, Read scales, Read biases, Read shared_codes, Read shared_scales, Read shared_biases, Read x, Read routes, Read logits,
+    Read gain, Write residual, Write next, Write sums,
+] {
+    per_token: u32, experts: u32, hidden: u32, width: u32, shared_width: u32, stride: u32, first: u32,
 });
 
 arguments!(

@@ -12,9 +12,10 @@ mod select;
 pub(crate) use attention::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
 pub(crate) use delta::{DeltaArgs, DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
 pub(crate) use experts::{
-    ExpertsDown, ExpertsDownMatmul, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine, MoeCount, MoePlace, MoeTopK,
+    ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, ExpertsGateUpMma, GroupedArgs, MoeCombine,
+    MoeCount, MoePlace, MoeTopK,
 };
-pub(crate) use rows::{Dequantise, Embed, Norm, Output, Project, ProjectMatmul};
+pub(crate) use rows::{Dequantise, Embed, Norm, Output, OutputMma, Project, ProjectMatmul, ProjectMma};
 pub(crate) use select::{SelectLargest, SelectToken};
 
 use crate::commands::Access;
@@ -36,8 +37,10 @@ pub fn signatures() -> Vec<Signature> {
         Embed::SIGNATURE,
         Norm::SIGNATURE,
         Project::SIGNATURE,
+        ProjectMma::SIGNATURE,
         ProjectMatmul::SIGNATURE,
         Output::SIGNATURE,
+        OutputMma::SIGNATURE,
         Dequantise::SIGNATURE,
         DeltaStep::SIGNATURE,
         DeltaConv::SIGNATURE,
@@ -55,6 +58,8 @@ pub fn signatures() -> Vec<Signature> {
         MoePlace::SIGNATURE,
         ExpertsGateUp::SIGNATURE,
         ExpertsDown::SIGNATURE,
+        ExpertsGateUpMma::SIGNATURE,
+        ExpertsDownMma::SIGNATURE,
         ExpertsGateUpMatmul::SIGNATURE,
         ExpertsDownMatmul::SIGNATURE,
         MoeCombine::SIGNATURE,

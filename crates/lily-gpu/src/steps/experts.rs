@@ -4,10 +4,15 @@ use crate::backend::Backend;
 use crate::buffer::GpuBuffer;
 use crate::commands::View;
 use crate::device::{Chained, GpuDevice};
-use crate::entry::{entry2, entry3};
-use crate::launch::{ExpertsDown, ExpertsDownMatmul, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine};
+use crate::entry::{Bits, entry2, entry3};
+use crate::launch::{
+    ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, ExpertsGateUpMma, GroupedArgs, MoeCombine,
+};
 use crate::matrix::{GpuExperts, GpuMatrix};
-use crate::policy::{FEW_ROWS, GATE_OUTPUTS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, tile_rows};
+use crate::policy::{
+    DOWN_SPANS_MAX, FEW_ROWS, GATE_OUTPUTS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, span_inputs,
+    tile_rows,
+};
 
 /// One grouped product: the routed experts, or the shared expert for all rows.
 #[derive(Clone, Copy)]
@@ -21,7 +26,10 @@ struct Grouped {
 impl<B: Backend> GpuDevice<B> {
     pub(super) fn gate_up(&mut self, layer: usize, rows: usize, [x, routes]: [&GpuBuffer; 2], hidden: &GpuBuffer) {
         if rows <= FEW_ROWS {
-            return self.gate_up_few(layer, rows, [x.view, routes.view, hidden.view]);
+            return match self.mma_gate_spans(layer) {
+                Some(spans) => self.gate_up_mma(layer, rows, [x.view, routes.view, hidden.view], spans),
+                None => self.gate_up_few(layer, rows, [x.view, routes.view, hidden.view]),
+            };
         }
         let weights = &self.model.layers[layer];
         let (gate, up) = (weights.gate, weights.up);
@@ -31,9 +39,13 @@ impl<B: Backend> GpuDevice<B> {
     }
 
     pub(super) fn down(&mut self, layer: usize, rows: usize, [routes, hidden]: [&GpuBuffer; 2], residual: &GpuBuffer) {
+        let found_in_gate_up = self.routes_in_gate_up(rows);
         self.chained = None;
         if rows <= FEW_ROWS {
-            return self.down_few(layer, rows, [routes.view, hidden.view, residual.view]);
+            return match self.mma_down_spans(layer) {
+                Some(spans) => self.down_mma(layer, rows, [routes.view, hidden.view, residual.view], spans, found_in_gate_up),
+                None => self.down_few(layer, rows, [routes.view, hidden.view, residual.view]),
+            };
         }
         let weights = &self.model.layers[layer];
         let (down, shared) = (weights.down, single(weights.shared_down));
@@ -99,9 +111,7 @@ impl<B: Backend> GpuDevice<B> {
 
     fn down_few(&mut self, layer: usize, rows: usize, [routes, hidden, residual]: [View; 3]) {
         let chain = self.options.fused_chains;
-        let following = self.model.layers.get(layer + 1);
-        let (next, gain) =
-            following.map_or((Chained::Final, self.model.norm), |layer_after| (Chained::Mixer(layer + 1), layer_after.mixer_norm));
+        let (next, gain) = self.norm_after(layer);
         let (config, weights) = (&self.config, &self.model.layers[layer]);
         let (down, shared) = (weights.down, weights.shared_down);
         let parts = config.hidden.div_ceil(OUTPUT_THREADS as usize / 32);
@@ -137,6 +147,112 @@ impl<B: Backend> GpuDevice<B> {
         }
         .launch("moe_down", &mut self.list);
         self.chained = chain.then_some((next, parts));
+    }
+
+    /// Spans of a row of gate and up, if they go through the mma kernel; all four matrices have one format.
+    fn mma_gate_spans(&self, layer: usize) -> Option<usize> {
+        let gate = self.model.layers[layer].gate.all;
+        self.mma_spans(&gate).filter(|_| gate.bits == Bits::Q4)
+    }
+
+    /// Spans of all choices of a row, if their down projections go through the mma kernel.
+    fn mma_down_spans(&self, layer: usize) -> Option<usize> {
+        let (config, layer) = (&self.config, &self.model.layers[layer]);
+        let covered = |matrix: &GpuMatrix| matrix.bits == Bits::Q4 && self.mma_spans(matrix).is_some();
+        if !covered(&layer.down.all) || !covered(&layer.shared_down) {
+            return None;
+        }
+        let spans = (config.experts_per_token * config.expert_width + config.shared_width) / span_inputs(Bits::Q4);
+        (spans <= DOWN_SPANS_MAX).then_some(spans)
+    }
+
+    fn gate_up_mma(&mut self, layer: usize, rows: usize, [x, routes, hidden]: [View; 3], spans: usize) {
+        let (config, weights, fused) = (&self.config, &self.model.layers[layer], self.routes_in_gate_up(rows));
+        let (gate, up, shared_gate, shared_up) = (weights.gate, weights.up, weights.shared_gate, weights.shared_up);
+        let values = MMA_SIMDGROUPS / spans * 8;
+        ExpertsGateUpMma {
+            entry: if fused { "experts_gate_up_mma_routes" } else { "experts_gate_up_mma" },
+            gate_codes: gate.all.codes,
+            gate_scales: gate.all.scales,
+            gate_biases: gate.all.biases,
+            up_codes: up.all.codes,
+            up_scales: up.all.scales,
+            up_biases: up.all.biases,
+            shared_gate_codes: shared_gate.codes,
+            shared_gate_scales: shared_gate.scales,
+            shared_gate_biases: shared_gate.biases,
+            shared_up_codes: shared_up.codes,
+            shared_up_scales: shared_up.scales,
+            shared_up_biases: shared_up.biases,
+            x,
+            sums: self.arena.sums,
+            logits: self.arena.route_logits,
+            routes,
+            hidden,
+            cols: config.hidden as u32,
+            per_token: config.experts_per_token as u32,
+            experts: config.experts as u32,
+            width: config.expert_width as u32,
+            shared_width: config.shared_width as u32,
+            gate_stride: gate.stride as u32,
+            gate_first: gate.first as u32,
+            up_stride: up.stride as u32,
+            up_first: up.first as u32,
+            parts: self.chained_parts(),
+            eps: config.rms_eps,
+            grid: [config.expert_width.max(config.shared_width).div_ceil(values), config.experts_per_token + 1, rows],
+            threads: 32 * MMA_SIMDGROUPS as u32,
+        }
+        .launch("moe_gate_up", &mut self.list);
+    }
+
+    /// `found_in_gate_up`: the launch before has found the experts from the logits, and lets this one in once they are
+    /// complete, so that this one does so as well instead of waiting for the routes.
+    fn down_mma(&mut self, layer: usize, rows: usize, [routes, hidden, residual]: [View; 3], spans: usize, found_in_gate_up: bool) {
+        let chain = self.options.fused_chains;
+        let (next, gain) = self.norm_after(layer);
+        let early = found_in_gate_up && self.mma_gate_spans(layer).is_some();
+        let (config, weights) = (&self.config, &self.model.layers[layer]);
+        let (down, shared) = (weights.down, weights.shared_down);
+        let parts = config.hidden.div_ceil(16);
+        ExpertsDownMma {
+            entry: match (early, chain) {
+                (false, false) => "experts_down_mma",
+                (false, true) => "experts_down_mma_chain",
+                (true, false) => "experts_down_mma_routes",
+                (true, true) => "experts_down_mma_routes_chain",
+            },
+            codes: down.all.codes,
+            scales: down.all.scales,
+            biases: down.all.biases,
+            shared_codes: shared.codes,
+            shared_scales: shared.scales,
+            shared_biases: shared.biases,
+            x: hidden,
+            routes,
+            logits: self.arena.route_logits,
+            gain,
+            residual,
+            next: self.next(),
+            sums: self.arena.sums,
+            per_token: config.experts_per_token as u32,
+            experts: config.experts as u32,
+            hidden: config.hidden as u32,
+            width: config.expert_width as u32,
+            shared_width: config.shared_width as u32,
+            stride: down.stride as u32,
+            first: down.first as u32,
+            grid: [parts, rows, 1],
+            threads: 32 * spans as u32,
+        }
+        .launch("moe_down", &mut self.list);
+        self.chained = chain.then_some((next, parts));
+    }
+
+    /// The norm after a layer, and its gain.
+    fn norm_after(&self, layer: usize) -> (Chained, View) {
+        let following = self.model.layers.get(layer + 1);
+        following.map_or((Chained::Final, self.model.norm), |layer_after| (Chained::Mixer(layer + 1), layer_after.mixer_norm))
     }
 
     fn gate_up_tiles(&mut self, grouped: Grouped, [gate, up]: [GpuExperts; 2], [x, hidden]: [View; 2]) {

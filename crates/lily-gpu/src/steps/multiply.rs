@@ -3,10 +3,10 @@
 use crate::backend::Backend;
 use crate::commands::View;
 use crate::device::GpuDevice;
-use crate::entry::{Bits, entry2, entry3};
-use crate::launch::{Dequantise, Output, Project, ProjectMatmul};
+use crate::entry::{Bits, entry, entry2, entry3};
+use crate::launch::{Dequantise, Output, OutputMma, Project, ProjectMatmul, ProjectMma};
 use crate::matrix::GpuMatrix;
-use crate::policy::{FEW_ROWS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, project_outputs, tile_rows, vector_rows};
+use crate::policy::{FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, project_outputs, tile_rows, vector_rows};
 
 /// Rows of activations and where their product goes.
 #[derive(Clone, Copy)]
@@ -30,8 +30,54 @@ impl<B: Backend> GpuDevice<B> {
             return self.multiply_tiles(product, matrices, false);
         }
         for (column, run) in runs(matrices) {
-            self.multiply_few(Product { out: shifted(product.out, column), ..product }, run);
+            let product = Product { out: shifted(product.out, column), ..product };
+            match self.mma_spans(&run[0]) {
+                Some(spans) => self.multiply_mma(product, run, spans),
+                None => self.multiply_few(product, run),
+            }
         }
+    }
+
+    /// Spans of a row if products of few rows with this matrix go through an mma kernel.
+    pub(super) fn mma_spans(&self, matrix: &GpuMatrix) -> Option<usize> {
+        matrix.mma_spans().filter(|_| self.mma)
+    }
+
+    fn multiply_mma(&mut self, product: Product, run: &[GpuMatrix], spans: usize) {
+        let outputs = MMA_SIMDGROUPS / spans * 16;
+        let [m0, m1, m2, m3] = padded(run);
+        let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(outputs)).sum();
+        ProjectMma {
+            entry: entry("project_mma", m0.bits.suffix()),
+            codes0: m0.codes,
+            scales0: m0.scales,
+            biases0: m0.biases,
+            codes1: m1.codes,
+            scales1: m1.scales,
+            biases1: m1.biases,
+            codes2: m2.codes,
+            scales2: m2.scales,
+            biases2: m2.biases,
+            codes3: m3.codes,
+            scales3: m3.scales,
+            biases3: m3.biases,
+            x: product.x,
+            sums: self.arena.sums,
+            out: product.out,
+            cols: m0.cols as u32,
+            batch: product.rows as u32,
+            x_stride: product.x_stride as u32,
+            out_stride: product.out_stride as u32,
+            rows0: m0.rows as u32,
+            rows1: m1.rows as u32,
+            rows2: m2.rows as u32,
+            rows3: m3.rows as u32,
+            parts: self.chained_parts(),
+            eps: self.config.rms_eps,
+            grid: [tiles, 1, 1],
+            threads: 32 * MMA_SIMDGROUPS as u32,
+        }
+        .launch(product.stage, &mut self.list);
     }
 
     fn multiply_few(&mut self, product: Product, run: &[GpuMatrix]) {
@@ -127,6 +173,9 @@ impl<B: Backend> GpuDevice<B> {
     /// `out += matrix x` for few rows. With the gain of the next norm its input is prepared too; returns the parts of its
     /// sums.
     pub(super) fn add_output(&mut self, product: Product, matrix: GpuMatrix, gain: Option<View>) -> usize {
+        if let Some(spans) = self.mma_spans(&matrix) {
+            return self.add_output_mma(product, matrix, gain, spans);
+        }
         let rows = vector_rows(product.rows);
         let parts = matrix.rows.div_ceil(OUTPUT_THREADS as usize / 32);
         Output {
@@ -151,12 +200,35 @@ impl<B: Backend> GpuDevice<B> {
         parts
     }
 
+    fn add_output_mma(&mut self, product: Product, matrix: GpuMatrix, gain: Option<View>, spans: usize) -> usize {
+        let parts = matrix.rows.div_ceil(MMA_SIMDGROUPS / spans * 16);
+        OutputMma {
+            entry: entry(if gain.is_some() { "output_mma_chain" } else { "output_mma" }, matrix.bits.suffix()),
+            codes: matrix.codes,
+            scales: matrix.scales,
+            biases: matrix.biases,
+            x: product.x,
+            gain: gain.unwrap_or(matrix.scales), // bound, not read
+            residual: product.out,
+            next: self.next(),
+            sums: self.arena.sums,
+            cols: matrix.cols as u32,
+            batch: product.rows as u32,
+            x_stride: product.x_stride as u32,
+            rows: matrix.rows as u32,
+            grid: [parts, 1, 1],
+            threads: 32 * MMA_SIMDGROUPS as u32,
+        }
+        .launch(product.stage, &mut self.list);
+        parts
+    }
+
     /// The matrix expanded to bf16 in scratch `at`, for products that do not dequantise; itself if there is no scratch.
     pub(super) fn expand(&mut self, stage: &'static str, matrix: GpuMatrix, at: usize) -> GpuMatrix {
         let Some(scratch) = self.arena.expanded.filter(|_| matrix.bits != Bits::B16) else { return matrix };
         let (out, units) = (scratch[at], matrix.rows * matrix.cols / 8);
         Dequantise {
-            entry: crate::entry::entry("dequantise", matrix.bits.suffix()),
+            entry: entry("dequantise", matrix.bits.suffix()),
             codes: matrix.codes,
             scales: matrix.scales,
             biases: matrix.biases,

@@ -4,8 +4,9 @@ use super::{Kernel, Kind, ThreadgroupArray};
 
 /// The entry up to its body's first token. A namespace of its own keeps the constants of a template's instances apart;
 /// `extern "C"` names the entry without it. A kernel that does not say itself where it waits for the launches before it
-/// (`ly_wait_previous`) does so at once.
-pub fn head(kernel: &Kernel, constants: &str, waits: bool) -> String {
+/// (`ly_wait_previous`) does so at once, and one that does not say where the launch after it may begin (`ly_release_next`)
+/// lets it in at once.
+pub fn head(kernel: &Kernel, constants: &str, waits: bool, releases: bool) -> String {
     let mut parameters = Vec::new();
     let mut positions = String::new();
     for parameter in &kernel.parameters {
@@ -16,7 +17,9 @@ pub fn head(kernel: &Kernel, constants: &str, waits: bool) -> String {
             Kind::Builtin(position) => positions.push_str(&format!("const {ty} {name} = {}; ", expression(position))),
         }
     }
-    positions.push_str("ly::release_next(); ");
+    if !releases {
+        positions.push_str("ly::release_next(); ");
+    }
     if !waits {
         let read = kernel.parameters.iter().filter(|parameter| matches!(parameter.kind, Kind::Buffer { writable: false, .. }));
         let names: Vec<&str> = read.map(|parameter| parameter.name.as_str()).collect();

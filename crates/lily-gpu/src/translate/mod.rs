@@ -252,8 +252,9 @@ impl Writer<'_> {
         match self.target {
             Target::Sim => self.text.push_str(&sim::head(&kernel, &constants)),
             Target::Cuda => {
-                let waits = definition.body.iter().any(|token| token.text == "ly_wait_previous");
-                self.text.push_str(&cuda::head(&kernel, &constants, waits));
+                let says = |word: &str| definition.body.iter().any(|token| token.text == word);
+                let (waits, releases) = (says("ly_wait_previous"), says("ly_release_next"));
+                self.text.push_str(&cuda::head(&kernel, &constants, waits, releases));
             }
         }
         let mut at = 0;

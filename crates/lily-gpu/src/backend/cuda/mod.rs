@@ -154,6 +154,10 @@ impl Backend for CudaBackend {
         format!("cuda ({}, {} multiprocessors)", self.driver.name, self.driver.multiprocessors)
     }
 
+    fn has_mma(&self) -> bool {
+        true
+    }
+
     fn memory(&self) -> Option<usize> {
         Some(self.arena.budget)
     }

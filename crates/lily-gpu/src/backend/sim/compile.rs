@@ -61,14 +61,19 @@ const CHECKED_GCC: [&str; 1] = ["-fno-sanitize-recover"];
 const CHECKED_CLANG: [&str; 5] =
     ["-fno-sanitize-recover=all", "-mllvm", "-tsan-instrument-read-before-write=1", "-mllvm", "-tsan-instrument-atomics=0"];
 
-/// The kernel files of a folder, without those of its folders.
-pub fn kernel_files(folder: &Path) -> Result<Vec<String>, String> {
-    let unreadable = |fault: std::io::Error| format!("{}: {fault}", folder.display());
+/// The kernel files of the kernels' folder and of its `cuda/`, where it has one.
+pub fn kernel_files(kernels: &Path) -> Result<Vec<String>, String> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder).map_err(unreadable)? {
-        let name = entry.map_err(unreadable)?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".metal") {
-            files.push(name);
+    for (prefix, folder) in [("", kernels.to_owned()), ("cuda/", kernels.join("cuda"))] {
+        if !prefix.is_empty() && !folder.exists() {
+            continue;
+        }
+        let unreadable = |fault: std::io::Error| format!("{}: {fault}", folder.display());
+        for entry in fs::read_dir(&folder).map_err(unreadable)? {
+            let name = entry.map_err(unreadable)?.file_name().to_string_lossy().into_owned();
+            if name.ends_with(".metal") {
+                files.push(format!("{prefix}{name}"));
+            }
         }
     }
     files.sort();

@@ -128,6 +128,10 @@ impl Backend for SimBackend {
         format!("simulator ({threads} thread{}{build})", if threads == 1 { "" } else { "s" })
     }
 
+    fn has_mma(&self) -> bool {
+        true
+    }
+
     fn memory(&self) -> Option<usize> {
         None
     }

@@ -1,0 +1,207 @@
+#include "dialect/metal.h"
+#include "cuda/span.h"
+#include "lib/chain.h"
+#include "lib/top_k.h"
+
+// The experts of a few rows on tensor cores, one row at a time, 4 bits in groups of 64. Choice `per_token` of a row is the
+// shared expert. hidden of a row: the choices' values one after the other.
+
+struct ExpertMmaArgs {
+  uint cols, per_token, experts;
+  uint width, shared_width;                            // outputs of an expert, of the shared one
+  uint gate_stride, gate_first, up_stride, up_first;   // expert e is rows first + e * stride ..
+  uint parts;                                          // see lib/chain.h
+  float eps;
+};
+
+// experts_gate_up_mma: experts_gate_up on tensor cores.
+// Math     hidden[choice] = silu(gate_e x) * (up_e x)
+// Layout   as experts_gate_up.
+// Work     a simdgroup makes eight values of a choice: gate rows above, up rows below, of one span, see cuda/span.h. With
+//          ROUTES the first simdgroup finds the row's top-k, in every threadgroup, and one threadgroup of the row writes the
+//          routes. The launch behind is let in only after the wait: what it then reads of the router is complete.
+//          Grid: (tiles, choices, rows).
+// Numerics as project_mma. Bound by weight bytes.
+template <bool ROUTES>
+kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], device const bfloat *gate_scales [[buffer(1)]],
+                                device const bfloat *gate_biases [[buffer(2)]], device const uint *up_codes [[buffer(3)]],
+                                device const bfloat *up_scales [[buffer(4)]], device const bfloat *up_biases [[buffer(5)]],
+                                device const uint *shared_gate_codes [[buffer(6)]],
+                                device const bfloat *shared_gate_scales [[buffer(7)]],
+                                device const bfloat *shared_gate_biases [[buffer(8)]],
+                                device const uint *shared_up_codes [[buffer(9)]],
+                                device const bfloat *shared_up_scales [[buffer(10)]],
+                                device const bfloat *shared_up_biases [[buffer(11)]], device const float *x [[buffer(12)]],
+                                device const float *sums [[buffer(13)]], device const float *logits [[buffer(14)]],
+                                device uint *routes [[buffer(15)]], device float *hidden [[buffer(16)]],
+                                constant ExpertMmaArgs &args [[buffer(17)]], uint3 group [[threadgroup_position_in_grid]],
+                                uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+                                uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
+  threadgroup uint4 staged[MMA_INPUTS / 4];
+  threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
+  threadgroup float partial[MMA_SIMDGROUPS * 16];
+  threadgroup uint chosen[1];
+  uint spans = args.cols / span_inputs<4>(), tiles = MMA_SIMDGROUPS / spans, values = tiles * 8;
+  uint span = simdgroup_at % spans, tile = simdgroup_at / spans;
+  uint choice = group.y, row = group.z, k = args.per_token, threads = MMA_SIMDGROUPS * 32;
+  bool routed = choice < k;
+  uint width = routed ? args.width : args.shared_width, first = group.x * values;
+  uint weight_row = min(first + tile * 8 + lane / 4, width - 1);
+  SpanWeights<4> w;
+  if (!routed) {
+    span_load(w, 0, shared_gate_codes, shared_gate_scales, shared_gate_biases, weight_row, span, args.cols, lane);
+    span_load(w, 1, shared_up_codes, shared_up_scales, shared_up_biases, weight_row, span, args.cols, lane);
+  }
+  ly_wait_previous(x, sums, logits);
+  ly_release_next();
+  device const float *from = x + row * args.cols;
+  // Activations are on their way while the experts are found.
+  Inputs early = inputs_load(from, min(thread_at * 8, args.cols - 8));
+  ChainParts chain = chain_load(sums, row, args.parts, lane);
+  device uint *route = routes + row * (2 * k + 1);
+  if (simdgroup_at == 0 && routed) {
+    if (ROUTES) {
+      device const float *row_logits = logits + row * (args.experts + 1);
+      uint id;
+      float weight;
+      top_k(row_logits, args.experts, k, lane, id, weight);
+      if (lane == choice) chosen[0] = id;
+      if (group.x == 0 && choice == 0) {
+        if (lane < k) {
+          route[lane] = id;
+          route[k + lane] = as_type<uint>(weight);
+        }
+        if (lane == 0) route[2 * k] = as_type<uint>(1.0f / (1.0f + exp(-row_logits[args.experts])));
+      }
+    } else if (lane == 0) {
+      chosen[0] = route[choice];
+    }
+  }
+  inputs_stage<4>(staged, group_sums, early, thread_at * 8, thread_at * 8 < args.cols, lane);
+  row_stage<4>(staged, group_sums, from, args.cols, thread_at + threads, threads, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (routed) {
+    uint expert = chosen[0];
+    span_load(w, 0, gate_codes, gate_scales, gate_biases, args.gate_first + expert * args.gate_stride + weight_row, span, args.cols, lane);
+    span_load(w, 1, up_codes, up_scales, up_biases, args.up_first + expert * args.up_stride + weight_row, span, args.cols, lane);
+  }
+  float2 product = span_product(w, staged, group_sums, span, lane);
+  if (lane % 4 == 0) {
+    partial[simdgroup_at * 16 + lane / 4] = product.x;
+    partial[simdgroup_at * 16 + 8 + lane / 4] = product.y;
+  }
+  float factor = chain_scale(chain, sums, row, args.parts, args.cols, args.eps, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (thread_at < values && first + thread_at < width) {
+    float gate = 0.0f, up = 0.0f;
+    for (uint i = 0; i < spans; ++i) {
+      uint at = (thread_at / 8 * spans + i) * 16 + thread_at % 8;
+      gate += partial[at];
+      up += partial[at + 8];
+    }
+    gate *= factor;
+    hidden[row * (k * args.width + args.shared_width) + choice * args.width + first + thread_at] =
+        gate / (1.0f + exp(-gate)) * up * factor;
+  }
+}
+LY_KERNEL(experts_gate_up_mma, experts_gate_up_mma<false>)
+LY_KERNEL(experts_gate_up_mma_routes, experts_gate_up_mma<true>)
+
+struct DownMmaArgs {
+  uint per_token, experts, hidden, width, shared_width;
+  uint stride, first;   // expert e is rows first + e * stride ..
+};
+
+constant uint DOWN_SPANS_MAX = 14;   // simdgroups of experts_down_mma
+
+// experts_down_mma: experts_down on tensor cores.
+// Math     residual += sum over choices of weight * (down_e hidden_choice) + gate * (down_shared hidden_shared)
+// Layout   as experts_down.
+// Work     a simdgroup makes sixteen values of one span of one choice. ROUTES: it finds the experts itself from the
+//          router's logits, before the launch before has ended (that one lets this one in only when the router is done), so
+//          that all weights are on their way when the activations come. Grid: (tiles, rows); a simdgroup a span.
+// Numerics as project_mma. Bound by weight bytes.
+template <bool ROUTES, bool CHAIN>
+kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
+                             device const bfloat *biases [[buffer(2)]], device const uint *shared_codes [[buffer(3)]],
+                             device const bfloat *shared_scales [[buffer(4)]], device const bfloat *shared_biases [[buffer(5)]],
+                             device const float *x [[buffer(6)]], device const uint *routes [[buffer(7)]],
+                             device const float *logits [[buffer(8)]], device const float *gain [[buffer(9)]],
+                             device float *residual [[buffer(10)]], device float *next [[buffer(11)]],
+                             device float *sums [[buffer(12)]], constant DownMmaArgs &args [[buffer(13)]],
+                             uint3 group [[threadgroup_position_in_grid]], uint3 grid [[threadgroups_per_grid]],
+                             uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+                             uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
+  threadgroup uint4 staged[DOWN_SPANS_MAX * 128];
+  threadgroup float group_sums[DOWN_SPANS_MAX * 8];
+  threadgroup float partial[DOWN_SPANS_MAX * 16];
+  threadgroup uint ids[32];
+  threadgroup float weights[33];
+  uint row = group.y, k = args.per_token, each = args.width / span_inputs<4>();
+  uint choice = min(simdgroup_at / each, k), span = simdgroup_at - choice * each, first = group.x * 16;
+  uint inputs = k * args.width + args.shared_width;
+  // The shared expert needs nobody's choice, and this kernel alone writes residual.
+  SpanWeights<4> w;
+  uint weight_row = min(first + lane / 4, args.hidden - 1), weight_row8 = min(first + 8 + lane / 4, args.hidden - 1);
+  if (choice == k) {
+    span_load(w, 0, shared_codes, shared_scales, shared_biases, weight_row, span, args.shared_width, lane);
+    span_load(w, 1, shared_codes, shared_scales, shared_biases, weight_row8, span, args.shared_width, lane);
+  }
+  bool mine = thread_at < 16 && first + thread_at < args.hidden;
+  float gain_here = CHAIN && mine ? gain[first + thread_at] : 0.0f;
+  if (ROUTES) {
+    ly_settled(logits);
+  } else {
+    ly_wait_previous(x, routes);
+  }
+  if (simdgroup_at == 0) {
+    if (ROUTES) {
+      device const float *row_logits = logits + row * (args.experts + 1);
+      float gate = row_logits[args.experts];
+      uint id;
+      float weight;
+      top_k(row_logits, args.experts, k, lane, id, weight);
+      ids[lane] = id;
+      if (lane < k) weights[lane] = weight;
+      if (lane == 0) weights[k] = 1.0f / (1.0f + exp(-gate));
+    } else {
+      device const uint *route = routes + row * (2 * k + 1);
+      ids[lane] = lane < k ? route[lane] : 0u;
+      if (lane < k) weights[lane] = as_type<float>(route[k + lane]);
+      if (lane == 0) weights[k] = as_type<float>(route[2 * k]);
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (choice < k) {
+    uint expert_row = args.first + ids[choice] * args.stride;
+    span_load(w, 0, codes, scales, biases, expert_row + weight_row, span, args.width, lane);
+    span_load(w, 1, codes, scales, biases, expert_row + weight_row8, span, args.width, lane);
+  }
+  if (ROUTES) {
+    ly_wait_previous(x);
+  }
+  uint at = row * args.hidden + first + thread_at;
+  float before = mine ? residual[at] : 0.0f;
+  row_stage<4>(staged, group_sums, x + row * inputs, inputs, thread_at, simdgroups * 32, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float2 product = span_product(w, staged, group_sums, simdgroup_at, lane) * weights[choice];
+  if (lane % 4 == 0) {
+    partial[simdgroup_at * 16 + lane / 4] = product.x;
+    partial[simdgroup_at * 16 + 8 + lane / 4] = product.y;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (simdgroup_at == 0) {
+    float value = before;
+    if (mine) {
+      for (uint i = 0; i < simdgroups; ++i) value += partial[i * 16 + thread_at];
+      residual[at] = value;
+      if (CHAIN) next[at] = value * gain_here;
+    }
+    float square = simd_sum(mine ? value * value : 0.0f);
+    if (CHAIN && lane == 0) sums[row * grid.x + group.x] = square;
+  }
+}
+LY_KERNEL(experts_down_mma, experts_down_mma<false, false>)
+LY_KERNEL(experts_down_mma_chain, experts_down_mma<false, true>)
+LY_KERNEL(experts_down_mma_routes, experts_down_mma<true, false>)
+LY_KERNEL(experts_down_mma_routes_chain, experts_down_mma<true, true>)

@@ -1,0 +1,64 @@
+#include "dialect/metal.h"
+#include "cuda/span.h"
+
+struct OutputMmaArgs { uint cols, batch, x_stride, rows; };   // inputs; rows of x; its row stride; outputs
+
+// output_mma: output on tensor cores, for groups of 64 and rows of whole spans.
+// Math     residual[r] += W x[r]
+// Layout   as output: residual [batch, rows] f32; next [batch, rows] f32; sums [batch, grid.x] f32.
+// Work     as project_mma; CHAIN also begins the next norm, see lib/chain.h. Grid: (output tiles).
+// Numerics as project_mma. Bound by weight bytes.
+template <uint BITS, bool CHAIN>
+kernel void output_mma(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
+                       device const bfloat *biases [[buffer(2)]], device const float *x [[buffer(3)]],
+                       device const float *gain [[buffer(4)]], device float *residual [[buffer(5)]],
+                       device float *next [[buffer(6)]], device float *sums [[buffer(7)]],
+                       constant OutputMmaArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
+                       uint3 grid [[threadgroups_per_grid]], uint thread_at [[thread_index_in_threadgroup]],
+                       uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
+  threadgroup uint4 staged[MMA_INPUTS / 4];
+  threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
+  threadgroup float partial[MMA_SIMDGROUPS * 16];
+  threadgroup float squares[MMA_SIMDGROUPS];
+  uint spans = args.cols / span_inputs<BITS>(), tiles = MMA_SIMDGROUPS / spans, outputs = tiles * 16;
+  uint span = simdgroup_at % spans, tile = simdgroup_at / spans;
+  uint first = group.x * outputs, weight_row = first + tile * 16 + lane / 4;
+  SpanWeights<BITS> w;
+  span_load(w, 0, codes, scales, biases, min(weight_row, args.rows - 1), span, args.cols, lane);
+  span_load(w, 1, codes, scales, biases, min(weight_row + 8, args.rows - 1), span, args.cols, lane);
+  bool mine = thread_at < outputs && first + thread_at < args.rows;
+  float gain_here = CHAIN && mine ? gain[first + thread_at] : 0.0f;
+  ly_wait_previous(x);
+  for (uint row = 0; row < args.batch; ++row) {
+    uint at = row * args.rows + first + thread_at;
+    float before = mine ? residual[at] : 0.0f;
+    row_stage<BITS>(staged, group_sums, x + row * args.x_stride, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float2 product = span_product(w, staged, group_sums, span, lane);
+    if (lane % 4 == 0) {
+      partial[simdgroup_at * 16 + lane / 4] = product.x;
+      partial[simdgroup_at * 16 + 8 + lane / 4] = product.y;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float value = before;
+    if (mine) {
+      for (uint i = 0; i < spans; ++i) value += partial[(thread_at / 16 * spans + i) * 16 + thread_at % 16];
+      residual[at] = value;
+      if (CHAIN) next[at] = value * gain_here;
+    }
+    if (CHAIN) {
+      float square = simd_sum(mine ? value * value : 0.0f);
+      if (lane == 0) squares[simdgroup_at] = square;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      if (thread_at == 0) {
+        float total = 0.0f;
+        for (uint i = 0; i < MMA_SIMDGROUPS; ++i) total += squares[i];
+        sums[row * grid.x + group.x] = total;
+      }
+    }
+  }
+}
+LY_KERNEL(output_mma_q4, output_mma<4, false>)
+LY_KERNEL(output_mma_q8, output_mma<8, false>)
+LY_KERNEL(output_mma_chain_q4, output_mma<4, true>)
+LY_KERNEL(output_mma_chain_q8, output_mma<8, true>)

@@ -1,0 +1,64 @@
+#include "dialect/metal.h"
+#include "cuda/span.h"
+#include "lib/chain.h"
+#include "lib/matrices.h"
+
+struct ProjectMmaArgs {
+  uint cols, batch, x_stride, out_stride;      // inputs; rows of x; row strides
+  uint rows0, rows1, rows2, rows3;             // outputs of each matrix, 0 for one that is not there
+  uint parts;                                  // see lib/chain.h
+  float eps;
+};
+
+// project_mma: project on tensor cores, for groups of 64 and rows of whole spans.
+// Math     out[r] = [W0 | W1 | W2 | W3] x[r], times the norm's factor of row r
+// Layout   as project.
+// Work     a simdgroup makes sixteen outputs of one span of the inputs, see cuda/span.h; a threadgroup has MMA_SIMDGROUPS,
+//          those that share outputs add up through threadgroup memory. All weights are on their way before the launch before
+//          has ended, and stay in registers for all rows of x. Grid: (output tiles of all matrices).
+// Numerics products exact, activations of 22 bits, f32 sums. Bound by weight bytes.
+template <uint BITS>
+kernel void project_mma(device const uint *codes0 [[buffer(0)]], device const bfloat *scales0 [[buffer(1)]],
+                        device const bfloat *biases0 [[buffer(2)]], device const uint *codes1 [[buffer(3)]],
+                        device const bfloat *scales1 [[buffer(4)]], device const bfloat *biases1 [[buffer(5)]],
+                        device const uint *codes2 [[buffer(6)]], device const bfloat *scales2 [[buffer(7)]],
+                        device const bfloat *biases2 [[buffer(8)]], device const uint *codes3 [[buffer(9)]],
+                        device const bfloat *scales3 [[buffer(10)]], device const bfloat *biases3 [[buffer(11)]],
+                        device const float *x [[buffer(12)]], device const float *sums [[buffer(13)]],
+                        device float *out [[buffer(14)]], constant ProjectMmaArgs &args [[buffer(15)]],
+                        uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
+                        uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
+  threadgroup uint4 staged[MMA_INPUTS / 4];
+  threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
+  threadgroup float partial[MMA_SIMDGROUPS * 16];
+  uint spans = args.cols / span_inputs<BITS>(), tiles = MMA_SIMDGROUPS / spans, outputs = tiles * 16;
+  uint span = simdgroup_at % spans, tile = simdgroup_at / spans;
+  MatrixTile matrix = matrix_tile(group.x, outputs, args.rows0, args.rows1, args.rows2, args.rows3);
+  device const uint *codes = matrix.which == 0 ? codes0 : matrix.which == 1 ? codes1 : matrix.which == 2 ? codes2 : codes3;
+  device const bfloat *scales = matrix.which == 0 ? scales0 : matrix.which == 1 ? scales1 : matrix.which == 2 ? scales2 : scales3;
+  device const bfloat *biases = matrix.which == 0 ? biases0 : matrix.which == 1 ? biases1 : matrix.which == 2 ? biases2 : biases3;
+  uint first = matrix.tile * outputs, weight_row = first + tile * 16 + lane / 4;
+  SpanWeights<BITS> w;
+  span_load(w, 0, codes, scales, biases, min(weight_row, matrix.rows - 1), span, args.cols, lane);
+  span_load(w, 1, codes, scales, biases, min(weight_row + 8, matrix.rows - 1), span, args.cols, lane);
+  ly_wait_previous(x, sums);
+  for (uint row = 0; row < args.batch; ++row) {
+    ChainParts chain = chain_load(sums, row, args.parts, lane);
+    row_stage<BITS>(staged, group_sums, x + row * args.x_stride, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float2 product = span_product(w, staged, group_sums, span, lane);
+    if (lane % 4 == 0) {
+      partial[simdgroup_at * 16 + lane / 4] = product.x;
+      partial[simdgroup_at * 16 + 8 + lane / 4] = product.y;
+    }
+    float factor = chain_scale(chain, sums, row, args.parts, args.cols, args.eps, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (thread_at < outputs && first + thread_at < matrix.rows) {
+      float sum = 0.0f;
+      for (uint i = 0; i < spans; ++i) sum += partial[(thread_at / 16 * spans + i) * 16 + thread_at % 16];
+      out[row * args.out_stride + matrix.column + first + thread_at] = sum * factor;
+    }
+  }
+}
+LY_KERNEL(project_mma_q4, project_mma<4>)
+LY_KERNEL(project_mma_q8, project_mma<8>)

@@ -1,0 +1,152 @@
+// span: sixteen weight rows times SPAN inputs by one simdgroup on tensor cores, for one row of activations.
+//
+// Codes enter the product as they are stored: a code in the low bits of a half is the subnormal number code * 2^-24, and
+// tensor cores keep subnormals; so a mask makes an operand, without a conversion. An activation is two halves, x * 2^-8
+// rounded and what that misses times 2^11, together 22 bits, in two columns of the other operand. Each group of inputs has
+// two columns of its own, the rest of which is zero: its sum comes out alone, products exact, and its scale and bias are
+// applied once, in f32.
+//
+// A chunk is what the four lanes of a weight row load with 16 bytes each; a span is four chunks.
+#pragma once
+#include "lib/operand.h"
+
+constant uint MMA_SIMDGROUPS = 8;   // of a threadgroup of project_mma, output_mma and experts_gate_up_mma; policy.rs says the same
+constant uint MMA_GROUP = 64;       // inputs of a quantisation group
+constant uint MMA_INPUTS = 4096;    // of a row of activations that is staged, at most
+
+// Inputs of a span, of a chunk, and products of a chunk, each of 16 inputs.
+template <uint BITS> inline uint span_inputs() { return 2048 / BITS; }
+template <uint BITS> inline uint chunk_inputs() { return 512 / BITS; }
+template <uint BITS> inline uint chunk_steps() { return 32 / BITS; }
+
+// Weights of lane 4 g + t: of rows g and g + 8 the words of its part of each chunk, and the scale and bias of every group
+// whose sums it gets (group 4 i + t of the span).
+template <uint BITS> struct SpanWeights {
+  uint words[2][16];
+  float scales[2][8 / BITS];
+  float biases[2][8 / BITS];
+};
+
+// Row `row` of a matrix as the lane's upper (0) or lower (1) one; `span` along the row.
+template <uint BITS>
+inline void span_load(thread SpanWeights<BITS> &w, uint half_at, device const uint *codes, device const bfloat *scales,
+                      device const bfloat *biases, uint row, uint span, uint cols, uint lane) {
+  device const uint4 *from = (device const uint4 *)(codes + row * (cols * BITS / 32)) + span * 16 + lane % 4;
+  for (uint chunk = 0; chunk < 4; ++chunk) {
+    uint4 four = from[4 * chunk];
+    w.words[half_at][4 * chunk] = four.x;
+    w.words[half_at][4 * chunk + 1] = four.y;
+    w.words[half_at][4 * chunk + 2] = four.z;
+    w.words[half_at][4 * chunk + 3] = four.w;
+  }
+  uint group = (row * cols + span * span_inputs<BITS>()) / MMA_GROUP + lane % 4;
+  for (uint i = 0; i < 8 / BITS; ++i) {
+    w.scales[half_at][i] = float(scales[group + 4 * i]);
+    w.biases[half_at][i] = float(biases[group + 4 * i]);
+  }
+}
+
+// Eight consecutive activations on their way.
+struct Inputs {
+  float4 low;
+  float4 high;
+};
+
+inline Inputs inputs_load(device const float *x, uint at) {
+  Inputs in;
+  in.low = *(device const float4 *)(x + at);
+  in.high = *(device const float4 *)(x + at + 4);
+  return in;
+}
+
+// Two activations as halves: x what they are, y what that misses.
+inline uint2 split_pair(float first, float second) {
+  uint high = uint(as_type<ushort>(narrowed(first))) | uint(as_type<ushort>(narrowed(second))) << 16;
+  float rest0 = (first - float(as_type<half>(ushort(high & 0xffffu)))) * 2048.0f;
+  float rest1 = (second - float(as_type<half>(ushort(high >> 16)))) * 2048.0f;
+  return uint2(high, uint(as_type<ushort>(narrowed(rest0))) | uint(as_type<ushort>(narrowed(rest1))) << 16);
+}
+
+// The operand of one product for one lane: activations of two masks, four in all; whole and rest stand side by side.
+inline void stage_step(threadgroup uint4 *to, float a, float b, float c, float d) {
+  uint2 first = split_pair(a, b), second = split_pair(c, d);
+  *to = uint4(first.x, second.x, first.y, second.y);
+}
+
+// Writes inputs at .. at + 8 of a row, `at` a multiple of 8, where span_product looks for them, and with the help of the
+// seven threads after it the sum of their group. Every lane of a simdgroup comes here, with `at` growing by 8 from lane to
+// lane; `inside` is false behind the row's end. A code that its mask leaves 2^s too large gets an activation 2^-s as large.
+template <uint BITS>
+inline void inputs_stage(threadgroup uint4 *staged, threadgroup float *sums, Inputs in, uint at, bool inside, uint lane) {
+  float4 low = in.low * 0.00390625f, high = in.high * 0.00390625f;
+  uint chunk = at / chunk_inputs<BITS>(), within = at % chunk_inputs<BITS>(), t = within / (128 / BITS);
+  threadgroup uint4 *to = staged + (chunk * chunk_steps<BITS>() + within % (128 / BITS) / 4) * 4 + t;
+  if (inside) {
+    if (BITS == 4) {
+      stage_step(to, low.x, high.x, low.y * 0.0625f, high.y * 0.0625f);
+      stage_step(to + 4, low.z, high.z, low.w * 0.0625f, high.w * 0.0625f);
+    } else {
+      stage_step(to, low.x, low.z, low.y, low.w);
+      stage_step(to + 4, high.x, high.z, high.y, high.w);
+    }
+  }
+  float sum = ((in.low.x + in.low.y) + (in.low.z + in.low.w)) + ((in.high.x + in.high.y) + (in.high.z + in.high.w));
+  sum += simd_shuffle_xor(sum, 1);
+  sum += simd_shuffle_xor(sum, 2);
+  sum += simd_shuffle_xor(sum, 4);
+  if (inside && lane % 8 == 0) sums[at / MMA_GROUP] = sum;
+}
+
+// A whole row of `cols` inputs by all threads of the threadgroup, from thread `begin` on in the first round.
+template <uint BITS>
+inline void row_stage(threadgroup uint4 *staged, threadgroup float *sums, device const float *x, uint cols, uint begin, uint threads,
+                      uint lane) {
+  for (uint at = begin * 8; at - lane * 8 < cols; at += threads * 8) {
+    bool inside = at < cols;
+    inputs_stage<BITS>(staged, sums, inputs_load(x, inside ? at : 0u), at, inside, lane);
+  }
+}
+
+// Outputs of rows g and g + 8 from one span: every lane of a row gets them. `staged` and `sums` of the whole row.
+template <uint BITS>
+inline float2 span_product(thread const SpanWeights<BITS> &w, threadgroup const uint4 *staged, threadgroup const float *sums, uint span,
+                           uint lane) {
+  constexpr uint STEPS = 32 / BITS, SETS = 8 / BITS, CHUNKS = 4 / SETS;
+  uint t = lane % 4, column = lane / 4;
+  float upper = 0.0f, lower = 0.0f;
+  for (uint set = 0; set < SETS; ++set) {
+    // Two chains, so that a product need not wait for the one before it.
+    float even[4] = {0.0f, 0.0f, 0.0f, 0.0f}, odd[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (uint i = 0; i < CHUNKS; ++i) {
+      uint chunk = set * CHUNKS + i;
+      // The group of this lane's inputs, of the set's four: whose columns they go to.
+      bool mine = (BITS == 4 ? i * 2 + t / 2 : i) == column / 2;
+      threadgroup const uint2 *from = (threadgroup const uint2 *)(staged + ((span * 4 + chunk) * STEPS * 4 + t)) + column % 2;
+      for (uint step = 0; step < STEPS; ++step) {
+        uint2 b = mine ? from[step * 8] : uint2(0u, 0u);
+        uint a0 = w.words[0][chunk * 4 + step * 4 / STEPS], a1 = w.words[1][chunk * 4 + step * 4 / STEPS];
+        if (BITS == 4) {
+          if (step % 2 == 1) {
+            a0 = a0 >> 8;
+            a1 = a1 >> 8;
+          }
+          ly_mma(step % 2 == 0 ? even : odd, a0 & 0x000f000fu, a1 & 0x000f000fu, a0 & 0x00f000f0u, a1 & 0x00f000f0u, b.x, b.y);
+        } else {
+          ly_mma(step % 2 == 0 ? even : odd, a0 & 0x00ff00ffu, a1 & 0x00ff00ffu, a0 >> 8 & 0x00ff00ffu, a1 >> 8 & 0x00ff00ffu, b.x,
+                 b.y);
+        }
+      }
+    }
+    // 2^32 and 2^21 undo what codes and activations were divided by.
+    float sum = sums[(span * span_inputs<BITS>()) / MMA_GROUP + set * 4 + t];
+    float above = (even[0] + odd[0]) * 4294967296.0f + (even[1] + odd[1]) * 2097152.0f;
+    float below = (even[2] + odd[2]) * 4294967296.0f + (even[3] + odd[3]) * 2097152.0f;
+    upper += w.scales[0][set] * above + w.biases[0][set] * sum;
+    lower += w.scales[1][set] * below + w.biases[1][set] * sum;
+  }
+  upper += simd_shuffle_xor(upper, 1);
+  lower += simd_shuffle_xor(lower, 1);
+  upper += simd_shuffle_xor(upper, 2);
+  lower += simd_shuffle_xor(lower, 2);
+  return float2(upper, lower);
+}
