@@ -53,32 +53,50 @@ kernel void attn_prepare(device float *projected [[buffer(0)]], device const uin
                          uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                          uint simdgroups [[simdgroups_per_threadgroup]]) {
   threadgroup float heads_at[4 * HEAD_DIM_MAX];
+  constexpr uint EACH = HEAD_DIM_MAX / 32;
   uint heads = args.heads_q + 2 * args.heads_kv, wanted = group.y * simdgroups + simdgroup_at, head = min(wanted, heads - 1);
   uint row = group.x, position = rows[row].y, dim = args.head_dim, half_dim = args.rotary_dim / 2;
   bool is_query = head < args.heads_q, is_value = head >= args.heads_q + args.heads_kv;
-  device float *at = projected + row * args.stride + (is_query ? head * 2 * dim : (head + args.heads_q) * dim);
   device const float *gain = is_query ? q_gain : k_gain;
   threadgroup float *values = heads_at + simdgroup_at * HEAD_DIM_MAX;
-  float square = 0.0f;
-  for (uint i = lane; i < dim; i += 32) square += at[i] * at[i];
-  float scale = rsqrt(simd_sum(square) / float(dim) + args.eps);
-  for (uint i = lane; i < dim; i += 32) values[i] = is_value ? at[i] : at[i] * scale * gain[i];
-  simdgroup_barrier(mem_flags::mem_threadgroup);
   uint page = pages[rows[row].z + position / PAGE_TOKENS];
   uint head_kv = is_value ? head - args.heads_q - args.heads_kv : head - args.heads_q;
   device half *store = kv + page_keys(page, args.layer, args.layers, is_query ? 0 : head_kv, args.heads_kv, dim) +
                          ((is_value ? PAGE_TOKENS : 0) + position % PAGE_TOKENS) * dim;
-  for (uint i = lane; i < dim; i += 32) {
-    float value = values[i];
+  // Gains and rotations need no launch before this one. What is not rotated is rotated by nothing.
+  float gains[EACH], cosine[EACH], sine[EACH];
+  for (uint n = 0; n < EACH; ++n) {
+    uint i = lane + 32 * n;
+    gains[n] = i < dim && !is_value ? gain[i] : 0.0f;
+    cosine[n] = 1.0f;
+    sine[n] = 0.0f;
     if (!is_value && i < args.rotary_dim) {
       uint d = i % half_dim;
       float2 a = page_turns[position / PAGE_TOKENS * half_dim + d], b = turns[position % PAGE_TOKENS * half_dim + d];
-      float c = a.x * b.x - a.y * b.y, s = a.x * b.y + a.y * b.x;
-      value = i < half_dim ? value * c - values[i + half_dim] * s : value * c + values[i - half_dim] * s;
+      cosine[n] = a.x * b.x - a.y * b.y;
+      sine[n] = a.x * b.y + a.y * b.x;
     }
-    if (wanted < heads) {
-      if (!is_value) at[i] = value;
-      if (!is_query) store[i] = narrowed(value);
+  }
+  ly_wait_previous();
+  device float *at = projected + row * args.stride + (is_query ? head * 2 * dim : (head + args.heads_q) * dim);
+  float value[EACH], square = 0.0f;
+  for (uint n = 0; n < EACH; ++n) {
+    value[n] = lane + 32 * n < dim ? at[lane + 32 * n] : 0.0f;
+    square += value[n] * value[n];
+  }
+  float scale = rsqrt(simd_sum(square) / float(dim) + args.eps);
+  for (uint n = 0; n < EACH; ++n) {
+    if (!is_value) value[n] *= scale * gains[n];
+    if (lane + 32 * n < dim) values[lane + 32 * n] = value[n];
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint n = 0; n < EACH; ++n) {
+    uint i = lane + 32 * n;
+    if (i < dim && wanted < heads) {
+      float turned = value[n] * cosine[n];
+      if (!is_value && i < args.rotary_dim) turned += i < half_dim ? -values[i + half_dim] * sine[n] : values[i - half_dim] * sine[n];
+      if (!is_value) at[i] = turned;
+      if (!is_query) store[i] = narrowed(turned);
     }
   }
 }
@@ -144,10 +162,19 @@ kernel void attn_decode(device const float *projected [[buffer(0)]], device cons
   for (uint h = 0; h < PACK; ++h) {
     top[h] = -INFINITY;
     total[h] = 0.0f;
-    for (uint i = 0; i < WIDE; ++i) {
-      q[h][i] = from[(head0 + h) * 2 * D + lane * WIDE + i] * args.scale;
-      acc[h][i] = 0.0f;
+    device const float *query = from + (head0 + h) * 2 * D + lane * WIDE;
+    if (WIDE % 4 == 0) {
+      for (uint i = 0; i < WIDE / 4; ++i) {
+        float4 four = *(device const float4 *)(query + 4 * i) * args.scale;
+        q[h][4 * i] = four.x;
+        q[h][(4 * i + 1) % WIDE] = four.y;
+        q[h][(4 * i + 2) % WIDE] = four.z;
+        q[h][(4 * i + 3) % WIDE] = four.w;
+      }
+    } else {
+      for (uint i = 0; i < WIDE; ++i) q[h][i] = query[i] * args.scale;
     }
+    for (uint i = 0; i < WIDE; ++i) acc[h][i] = 0.0f;
   }
   if (COALESCED) {
     if (first + 3 > settled) positions_load<D>(here, kv, table, first, end - 1, head_kv, args, lane);
@@ -260,34 +287,40 @@ kernel void attn_combine(device const float *parts [[buffer(0)]], device const f
                          uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
   uint head = group.x, row = group.y, dim = args.head_dim, context = rows[row].y + 1;
   uint size = args.block_tokens == 0 ? (context + args.splits - 1) / args.splits : args.block_tokens;
-  uint used = min((context + size - 1) / size, args.splits);
-  device const float *from = parts + (row * args.heads_q + head) * args.splits * (dim + 2);
+  uint used = min((context + size - 1) / size, args.splits), threads = simdgroups * 32;
   threadgroup float share[PARTS_MAX];
   threadgroup float values[COMBINE_THREADS];
-  float top = -INFINITY, sum = 0.0f;
-  for (uint p = lane; p < used; p += 32) top = max(top, from[p * (dim + 2) + dim]);
-  top = simd_max(top);
-  for (uint p = lane; p < used; p += 32) {
-    float weight = exp(from[p * (dim + 2) + dim] - top);
-    sum += from[p * (dim + 2) + dim + 1] * weight;
-    if (simdgroup_at == 0) share[p] = weight;
+  // Threads share a value's parts, eight of which are on their way at a time: the first of them before they are weighed.
+  uint sharers = threads / dim, sharer = thread_at / dim, i = thread_at % dim;
+  ly_wait_previous(parts, projected);
+  device const float *from = parts + (row * args.heads_q + head) * args.splits * (dim + 2);
+  float part[8], gate = projected[row * args.stride + head * 2 * dim + dim + i];
+  for (uint u = 0; u < 8; ++u) {
+    uint p = sharer + u * sharers;
+    part[u] = sharer < sharers && p < used ? from[p * (dim + 2) + i] : 0.0f;
   }
-  sum = simd_sum(sum);
+  float top = -INFINITY, sum = 0.0f;
+  for (uint p = lane; p < used; p += 32) {
+    float part_top = from[p * (dim + 2) + dim], part_sum = from[p * (dim + 2) + dim + 1], peak = max(top, part_top);
+    sum = sum * exp(top - peak) + part_sum * exp(part_top - peak);
+    top = peak;
+    if (simdgroup_at == 0) share[p] = part_top;
+  }
+  float peak = simd_max(top);
+  sum = simd_sum(top == -INFINITY ? 0.0f : sum * exp(top - peak));
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  // Threads share a value's parts, eight of which are on their way at a time.
-  uint sharers = simdgroups * 32 / dim, sharer = thread_at / dim, i = thread_at % dim;
   float value = 0.0f;
   if (sharer < sharers)
     for (uint first = sharer; first < used; first += sharers * 8) {
-      float part[8];
-      for (uint u = 0; u < 8; ++u) part[u] = first + u * sharers < used ? from[(first + u * sharers) * (dim + 2) + i] : 0.0f;
-      for (uint u = 0; u < 8; ++u) value += first + u * sharers < used ? part[u] * share[first + u * sharers] : 0.0f;
+      for (uint u = 0; u < 8; ++u) {
+        uint p = first + u * sharers;
+        if (p < used) value += (first == sharer ? part[u] : from[p * (dim + 2) + i]) * exp(share[p] - peak);
+      }
     }
   values[thread_at] = value;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (thread_at < dim) {
     for (uint g = 1; g < sharers; ++g) value += values[g * dim + i];
-    float gate = projected[row * args.stride + head * 2 * dim + dim + i];
     mixed[row * args.mixed_stride + head * dim + i] = value / sum / (1.0f + exp(-gate));
   }
 }

@@ -44,10 +44,11 @@ kernel void delta_step(device const float *projected [[buffer(0)]], device const
   device float *past = ring + (slot * args.layers + args.layer) * width * channels;
   device float *columns = memory + ((slot * args.layers + args.layer) * args.heads_v + head) * args.dim_v * DK + lane % 8 * 4;
   uint first = simdgroup_at * 4 + lane / 8, stride = simdgroups * 4;
+  const float4 none = float4(0.0f, 0.0f, 0.0f, 0.0f);
   float4 s[2][QUADS];
   for (uint n = 0; n < 2; ++n)
     for (uint i = 0; i < QUADS; ++i)
-      s[n][i] = *(device const float4 *)(columns + min(first + n * stride, args.dim_v - 1) * DK + i * 32);
+      s[n][i] = first + n * stride < args.dim_v ? *(device const float4 *)(columns + (first + n * stride) * DK + i * 32) : none;
   // Each thread makes the same channels before the wait and behind it.
   for (uint i = thread_at; i < 2 * DK + args.dim_v; i += simdgroups * 32) {
     uint channel = channel_of<DK>(i, head, head_k, args.heads_k, args.dim_v);
@@ -89,17 +90,17 @@ kernel void delta_step(device const float *projected [[buffer(0)]], device const
   for (uint base = 0; base < args.dim_v; base += 2 * stride) {
     for (uint n = 0; n < 2; ++n) {
       uint column = base + n * stride + first;
+      bool inside = column < args.dim_v;
       if (base > 0) {
         s_k[n] = 0.0f;
         s_q[n] = 0.0f;
         for (uint i = 0; i < QUADS; ++i) {
-          s[n][i] = *(device const float4 *)(columns + min(column, args.dim_v - 1) * DK + i * 32);
+          s[n][i] = inside ? *(device const float4 *)(columns + column * DK + i * 32) : none;
           s_k[n] += dot(s[n][i], *(threadgroup const float4 *)(key + i * 32));
           s_q[n] += dot(s[n][i], *(threadgroup const float4 *)(query + i * 32));
         }
       }
       float read_k = sum_of_eight(s_k[n]) * k_scale, read_q = sum_of_eight(s_q[n]) * q_scale;
-      bool inside = column < args.dim_v;
       float written = inside ? (inputs[2 * DK + column] - read_k * decay) * beta : 0.0f;
       if (inside && lane % 8 == 0) reads[column] = read_q * decay + written * k_q;
       float step = written * k_scale;

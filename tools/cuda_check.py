@@ -4,7 +4,7 @@
     python tools/cuda_check.py [--arch sm_90a] [FILE.metal ...]
 
 Needs the packages nvidia-cuda-nvrtc and nvidia-cuda-nvcc (for ptxas; without it there is no table). Translates
-kernels/*.metal, or the given files, and compiles each as the engine does. Exits with 1 if one does not compile.
+kernels/*.metal and kernels/cuda/*.metal, or the given files, and compiles each as the engine does. Exits with 1 if one does not compile.
 """
 
 import argparse
@@ -92,7 +92,9 @@ def main() -> int:
     arguments.add_argument("--quiet", action="store_true", help="no table")
     arguments.add_argument("files", nargs="*")
     given = arguments.parse_args()
-    files = [str(pathlib.Path(file).resolve()) for file in given.files] or sorted(path.name for path in (ROOT / "kernels").glob("*.metal"))
+    kernels = ROOT / "kernels"
+    every = sorted(str(path.relative_to(kernels)) for pattern in ("*.metal", "cuda/*.metal") for path in kernels.glob(pattern))
+    files = [str(pathlib.Path(file).resolve()) for file in given.files] or every
     nvrtc, assembler, bad = Nvrtc(), installed("*/bin/ptxas"), 0
     for file in files:
         translated = subprocess.run([given.translator, file], capture_output=True)

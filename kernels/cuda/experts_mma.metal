@@ -57,7 +57,6 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
   device const float *from = x + row * args.cols;
   // Activations are on their way while the experts are found.
   Inputs early = inputs_load(from, min(thread_at * 8, args.cols - 8));
-  ChainParts chain = chain_load(sums, row, args.parts, lane);
   device uint *route = routes + row * (2 * k + 1);
   if (simdgroup_at == 0 && routed) {
     if (ROUTES) {
@@ -85,6 +84,7 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
     span_load(w, 0, gate_codes, gate_scales, gate_biases, args.gate_first + expert * args.gate_stride + weight_row, span, args.cols, lane);
     span_load(w, 1, up_codes, up_scales, up_biases, args.up_first + expert * args.up_stride + weight_row, span, args.cols, lane);
   }
+  ChainParts chain = chain_load(sums, row, args.parts, lane);
   float2 product = span_product(w, staged, group_sums, span, lane);
   if (lane % 4 == 0) {
     partial[simdgroup_at * 16 + lane / 4] = product.x;
@@ -203,5 +203,4 @@ kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device cons
 }
 LY_KERNEL(experts_down_mma, experts_down_mma<false, false>)
 LY_KERNEL(experts_down_mma_chain, experts_down_mma<false, true>)
-LY_KERNEL(experts_down_mma_routes, experts_down_mma<true, false>)
-LY_KERNEL(experts_down_mma_routes_chain, experts_down_mma<true, true>)
+LY_KERNEL(experts_down_mma_routes, experts_down_mma<true, true>)

@@ -3,12 +3,12 @@
 
 struct OutputMmaArgs { uint cols, batch, x_stride, rows; };   // inputs; rows of x; its row stride; outputs
 
-// output_mma: output on tensor cores, for groups of 64 and rows of whole spans.
+// output_mma: output on tensor cores, 4 bits in groups of 64, rows of whole spans.
 // Math     residual[r] += W x[r]
 // Layout   as output: residual [batch, rows] f32; next [batch, rows] f32; sums [batch, grid.x] f32.
 // Work     as project_mma; CHAIN also begins the next norm, see lib/chain.h. Grid: (output tiles).
 // Numerics as project_mma. Bound by weight bytes.
-template <uint BITS, bool CHAIN>
+template <bool CHAIN>
 kernel void output_mma(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
                        device const bfloat *biases [[buffer(2)]], device const float *x [[buffer(3)]],
                        device const float *gain [[buffer(4)]], device float *residual [[buffer(5)]],
@@ -20,19 +20,21 @@ kernel void output_mma(device const uint *codes [[buffer(0)]], device const bflo
   threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
   threadgroup float partial[MMA_SIMDGROUPS * 16];
   threadgroup float squares[MMA_SIMDGROUPS];
-  uint spans = args.cols / span_inputs<BITS>(), tiles = MMA_SIMDGROUPS / spans, outputs = tiles * 16;
+  uint spans = args.cols / span_inputs<4>(), tiles = MMA_SIMDGROUPS / spans, outputs = tiles * 16;
   uint span = simdgroup_at % spans, tile = simdgroup_at / spans;
   uint first = group.x * outputs, weight_row = first + tile * 16 + lane / 4;
-  SpanWeights<BITS> w;
-  span_load(w, 0, codes, scales, biases, min(weight_row, args.rows - 1), span, args.cols, lane);
-  span_load(w, 1, codes, scales, biases, min(weight_row + 8, args.rows - 1), span, args.cols, lane);
+  SpanWeights<4> w;
+  if (first + tile * 16 < args.rows) {
+    span_load(w, 0, codes, scales, biases, min(weight_row, args.rows - 1), span, args.cols, lane);
+    span_load(w, 1, codes, scales, biases, min(weight_row + 8, args.rows - 1), span, args.cols, lane);
+  }
   bool mine = thread_at < outputs && first + thread_at < args.rows;
   float gain_here = CHAIN && mine ? gain[first + thread_at] : 0.0f;
   ly_wait_previous(x);
   for (uint row = 0; row < args.batch; ++row) {
     uint at = row * args.rows + first + thread_at;
     float before = mine ? residual[at] : 0.0f;
-    row_stage<BITS>(staged, group_sums, x + row * args.x_stride, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
+    row_stage<4>(staged, group_sums, x + row * args.x_stride, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float2 product = span_product(w, staged, group_sums, span, lane);
     if (lane % 4 == 0) {
@@ -58,7 +60,5 @@ kernel void output_mma(device const uint *codes [[buffer(0)]], device const bflo
     }
   }
 }
-LY_KERNEL(output_mma_q4, output_mma<4, false>)
-LY_KERNEL(output_mma_q8, output_mma<8, false>)
-LY_KERNEL(output_mma_chain_q4, output_mma<4, true>)
-LY_KERNEL(output_mma_chain_q8, output_mma<8, true>)
+LY_KERNEL(output_mma, output_mma<false>)
+LY_KERNEL(output_mma_chain, output_mma<true>)

@@ -39,8 +39,10 @@ kernel void project_mma(device const uint *codes0 [[buffer(0)]], device const bf
   device const bfloat *biases = matrix.which == 0 ? biases0 : matrix.which == 1 ? biases1 : matrix.which == 2 ? biases2 : biases3;
   uint first = matrix.tile * outputs, weight_row = first + tile * 16 + lane / 4;
   SpanWeights<BITS> w;
-  span_load(w, 0, codes, scales, biases, min(weight_row, matrix.rows - 1), span, args.cols, lane);
-  span_load(w, 1, codes, scales, biases, min(weight_row + 8, matrix.rows - 1), span, args.cols, lane);
+  if (first + tile * 16 < matrix.rows) {
+    span_load(w, 0, codes, scales, biases, min(weight_row, matrix.rows - 1), span, args.cols, lane);
+    span_load(w, 1, codes, scales, biases, min(weight_row + 8, matrix.rows - 1), span, args.cols, lane);
+  }
   ly_wait_previous(x, sums);
   for (uint row = 0; row < args.batch; ++row) {
     ChainParts chain = chain_load(sums, row, args.parts, lane);

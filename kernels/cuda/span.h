@@ -33,7 +33,7 @@ inline void span_load(thread SpanWeights<BITS> &w, uint half_at, device const ui
                       device const bfloat *biases, uint row, uint span, uint cols, uint lane) {
   device const uint4 *from = (device const uint4 *)(codes + row * (cols * BITS / 32)) + span * 16 + lane % 4;
   for (uint chunk = 0; chunk < 4; ++chunk) {
-    uint4 four = from[4 * chunk];
+    uint4 four = ly_load_now(from + 4 * chunk);
     w.words[half_at][4 * chunk] = four.x;
     w.words[half_at][4 * chunk + 1] = four.y;
     w.words[half_at][4 * chunk + 2] = four.z;
@@ -41,8 +41,8 @@ inline void span_load(thread SpanWeights<BITS> &w, uint half_at, device const ui
   }
   uint group = (row * cols + span * span_inputs<BITS>()) / MMA_GROUP + lane % 4;
   for (uint i = 0; i < 8 / BITS; ++i) {
-    w.scales[half_at][i] = float(scales[group + 4 * i]);
-    w.biases[half_at][i] = float(biases[group + 4 * i]);
+    w.scales[half_at][i] = float(ly_load_now(scales + group + 4 * i));
+    w.biases[half_at][i] = float(ly_load_now(biases + group + 4 * i));
   }
 }
 
@@ -125,6 +125,8 @@ inline float2 span_product(thread const SpanWeights<BITS> &w, threadgroup const 
       for (uint step = 0; step < STEPS; ++step) {
         uint2 b = mine ? from[step * 8] : uint2(0u, 0u);
         uint a0 = w.words[0][chunk * 4 + step * 4 / STEPS], a1 = w.words[1][chunk * 4 + step * 4 / STEPS];
+        ly_anew(a0);   // the masked words of a whole span, kept from one row to the next, would fill the registers
+        ly_anew(a1);
         if (BITS == 4) {
           if (step % 2 == 1) {
             a0 = a0 >> 8;

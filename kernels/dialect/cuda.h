@@ -146,6 +146,7 @@ template <class... POINTERS> LY_FN void ly_wait_previous(POINTERS &...pointers) 
   ly::renew_all(pointers...);
 #endif
 }
+template <uint THREADS, uint THREADGROUPS> LY_FN void ly_resident() {}
 LY_FN void ly_release_next() { ly::release_next(); }
 template <class... POINTERS> LY_FN void ly_settled(POINTERS &...pointers) { ly::renew_all(pointers...); }
 
@@ -186,6 +187,83 @@ LY_FN void multiply(float *c, const uint (&a)[4], uint b0, uint b1) {
 }
 
 } // namespace ly
+// Products of warpgroups (wgmma, compute capability 9.0): 64 rows from the registers of four simdgroups, 16 each, by N rows in
+// threadgroup memory, swizzled in groups of eight rows of 128 bytes.
+template <uint N> struct alignas(1024) ly_swizzled { half at[N * 64]; };
+template <uint N> LY_FN half *ly_swizzled_at(ly_swizzled<N> &tile, uint row, uint part) {
+  return tile.at + row * 64 + (part ^ (row & 7)) * 8;
+}
+// Copies and stores of this thread become visible to wgmma.
+LY_FN void ly_wgmma_see() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+LY_FN void ly_wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+template <uint N> LY_FN void ly_wgmma_end(float *c) {
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (uint i = 0; i < N / 2; ++i) asm volatile("" : "+f"(c[i])::"memory");
+}
+#define LY_OUT4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define LY_OUT8(c, i) LY_OUT4(c, i), LY_OUT4(c, i + 4)
+#define LY_OUT16(c, i) LY_OUT8(c, i), LY_OUT8(c, i + 8)
+#define LY_OUT32(c, i) LY_OUT16(c, i), LY_OUT16(c, i + 16)
+#define LY_OUT64(c, i) LY_OUT32(c, i), LY_OUT32(c, i + 32)
+template <uint N>
+LY_FN void ly_wgmma(float *c, uint a0, uint a1, uint a2, uint a3, const ly_swizzled<N> &tile, uint step) {
+  const ulong from = ulong((ly::shared_address(tile.at) + 32 * step & 0x3ffff) >> 4) | 1ul << 16 | 64ul << 32 | 1ul << 62;
+  if constexpr (N == 16)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7"
+                 "}, {%8, %9, %10, %11}, %12, 1, 1, 1, 0;"
+                 : LY_OUT8(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
+  else if constexpr (N == 32)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+                 "}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
+                 : LY_OUT16(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
+  else if constexpr (N == 64)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
+                 : LY_OUT32(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
+  else if constexpr (N == 128)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 0;"
+                 : LY_OUT64(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
+  else
+    static_assert(N == 16, "wgmma of 16, 32, 64 or 128 rows");
+}
+#undef LY_OUT4
+#undef LY_OUT8
+#undef LY_OUT16
+#undef LY_OUT32
+#undef LY_OUT64
+
+// Two codes, in bits 0 .. 3 and 16 .. 19, as halfs code * scale + bias, rounded once. 0x6400 is 1024, whose last bit is 1.
+LY_FN uint ly_dequantise2(uint codes, uint scale, uint bias) {
+  uint two;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(two) : "r"(codes | 0x64006400u), "r"(0x64006400u));
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(two) : "r"(two), "r"(scale), "r"(bias));
+  return two;
+}
+
+// Through the read-only cache, in the order of the source: the compiler lets other loads sink behind a wait.
+LY_FN uint4 ly_load_now(const uint4 *from) {
+  uint4 four;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(four.e[0]), "=r"(four.e[1]), "=r"(four.e[2]), "=r"(four.e[3]) : "l"(__cvta_generic_to_global(from)));
+  return four;
+}
+LY_FN bfloat ly_load_now(const bfloat *from) {
+  bfloat one;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(one.bits) : "l"(__cvta_generic_to_global(from)));
+  return one;
+}
+
+LY_FN void ly_anew(uint &word) { asm volatile("" : "+r"(word)); }
 LY_FN void ly_mma(float *c, uint a0, uint a1, uint a2, uint a3, uint b0, uint b1) {
   const uint a[4] = {a0, a1, a2, a3};
   ly::multiply(c, a, b0, b1);

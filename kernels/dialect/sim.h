@@ -92,6 +92,9 @@ LY_RUNTIME void ly_copy_commit() {
 // Launches that depend on each other never overlap here.
 #define ly_wait_previous(...)
 #define ly_settled(...)
+#define ly_anew(word)
+template <uint THREADS, uint THREADGROUPS> LY_FN void ly_resident() {}
+template <class T> LY_FN T ly_load_now(const T *from) { return *from; }
 LY_RUNTIME void ly_release_next() {}
 template <uint N> LY_RUNTIME void ly_copy_wait() {
 #ifdef LY_CHECKED

@@ -9,6 +9,14 @@ inline uint logit_key(float logit) {
 }
 inline float key_logit(uint key) { return as_type<float>((key & 0x80000000u) != 0u ? key & 0x7fffffffu : ~key); }
 
+// The softmax over what the first `per_token` lanes have chosen.
+inline float top_k_weight(uint chosen, uint top, uint per_token, uint lane) {
+  float highest = key_logit(top);
+  float power = lane < per_token ? exp(key_logit(chosen) - highest) : 0.0f;
+  if (highest == -INFINITY) power = lane < per_token ? 1.0f : 0.0f;
+  return power / simd_sum(power);
+}
+
 // Lane j gets the j-th choice and its weight, the softmax over the chosen ones: what softmax over all experts, then
 // division by the sum of the chosen, comes to. Largest first, the lowest id on ties; a NaN counts as minus infinity.
 // `per_token` is at most 32, `experts` at most 32 * EACH, a power of two. The simdgroup compares whole numbers, which some
@@ -28,7 +36,7 @@ inline void top_k_of(device const float *logits, uint experts, uint per_token, u
     uint best[EACH], at[EACH];
     for (uint i = 0; i < EACH; ++i) {
       best[i] = key[i];
-      at[i] = i * 32 + lane;
+      at[i] = i;
     }
     for (uint step = 1; step < EACH; step *= 2)
       for (uint i = 0; i < EACH; i += 2 * step) {
@@ -37,22 +45,43 @@ inline void top_k_of(device const float *logits, uint experts, uint per_token, u
         at[i] = right ? at[i + step] : at[i];
       }
     uint largest = simd_max(best[0]);
-    uint winner = simd_min(best[0] == largest ? at[0] : 0xffffffffu);
+    uint winner = simd_min(best[0] == largest ? at[0] * 32 + lane : 0xffffffffu);
     for (uint i = 0; i < EACH; ++i)
-      if (winner == i * 32 + lane) key[i] = 0u;
+      if (winner - lane == i * 32) key[i] = 0u;
     if (choice == lane) {
       id = winner;
       chosen = largest;
     }
     if (choice == 0) top = largest;
   }
-  float highest = key_logit(top);
-  float power = lane < per_token ? exp(key_logit(chosen) - highest) : 0.0f;
-  if (highest == -INFINITY) power = lane < per_token ? 1.0f : 0.0f;
-  weight = power / simd_sum(power);
+  weight = top_k_weight(chosen, top, per_token, lane);
+}
+
+// The same for any number of experts, without keeping them.
+inline void top_k_many(device const float *logits, uint experts, uint per_token, uint lane, thread uint &id, thread float &weight) {
+  uint chosen = 0u, top = 0u, taken = 0u;
+  id = 0u;
+  for (uint choice = 0; choice < per_token; ++choice) {
+    uint best = 0u, at = 0xffffffffu;
+    for (uint i = 0; i * 32 + lane < experts; ++i) {
+      uint key = (taken >> i & 1u) == 0u ? logit_key(logits[i * 32 + lane]) : 0u;
+      if (key > best) {
+        best = key;
+        at = i * 32 + lane;
+      }
+    }
+    uint largest = simd_max(best), winner = simd_min(best == largest ? at : 0xffffffffu);
+    if (winner % 32 == lane) taken |= 1u << (winner / 32);
+    if (choice == lane) {
+      id = winner;
+      chosen = largest;
+    }
+    if (choice == 0) top = largest;
+  }
+  weight = top_k_weight(chosen, top, per_token, lane);
 }
 
 inline void top_k(device const float *logits, uint experts, uint per_token, uint lane, thread uint &id, thread float &weight) {
   if (experts <= 256) top_k_of<8>(logits, experts, per_token, lane, id, weight);
-  else top_k_of<EXPERTS_MAX / 32>(logits, experts, per_token, lane, id, weight);
+  else top_k_many(logits, experts, per_token, lane, id, weight);
 }

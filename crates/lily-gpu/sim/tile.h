@@ -157,6 +157,63 @@ LY_RUNTIME void ly_mma(float *c, uint a0, uint a1, uint a2, uint a3, uint b0, ui
   ly::exchange(&part, [](ly::Fragments **parts) { ly::multiply_fragments(parts); }, LY_PASS);
 }
 
+// Rows of 64 halves, 16-byte parts of row r at place part ^ (r % 8), as the hardware wants them.
+template <uint N> struct ly_swizzled {
+  alignas(16) half at[N * 64];
+};
+template <uint N> LY_FN half *ly_swizzled_at(ly_swizzled<N> &tile, uint row, uint part) {
+  return tile.at + row * 64 + (part ^ (row & 7)) * 8;
+}
+LY_RUNTIME void ly_wgmma_see() {}
+LY_RUNTIME void ly_wgmma_begin() {}
+template <uint N> LY_RUNTIME void ly_wgmma_end(float *) {}
+
+namespace ly {
+// c [16, N] += a [16, 16] b^T, b being inputs 16 * step .. of N rows.
+template <int N> LY_RUNTIME void multiply_swizzled(Fragments *const *parts, const half *b, uint step) {
+  float *wide_a = scratch<0, 16 * 16>();
+  float *wide_b = scratch<16 * 16, 16 * N>();
+  float *c = scratch<16 * 16 + 16 * N, 16 * N>();
+  for (int row = 0; row < N; ++row)
+    for (int k = 0; k < 16; ++k) {
+      uint part = (step * 16 + k) / 8;
+      wide_b[k * N + row] = float(b[row * 64 + (part ^ (row & 7)) * 8 + k % 8]);
+    }
+  for (int lane = 0; lane < 32; ++lane) {
+    const Fragments &part = *parts[lane];
+    int g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; ++i) {
+      float *at = wide_a + (g + i % 2 * 8) * 16 + 2 * t + i / 2 * 8;
+      widen_pair(at, at + 1, part.a[i]);
+    }
+    for (int i = 0; i < N / 2; ++i) c[(g + i % 4 / 2 * 8) * N + i / 4 * 8 + 2 * t + i % 2] = part.c[i];
+  }
+  multiply<16, N, 16>(c, wide_a, wide_b);
+  for (int lane = 0; lane < 32; ++lane)
+    for (int i = 0; i < N / 2; ++i) parts[lane]->c[i] = c[(lane / 4 + i % 4 / 2 * 8) * N + i / 4 * 8 + 2 * (lane % 4) + i % 2];
+}
+}  // namespace ly
+
+template <uint N>
+LY_RUNTIME void ly_wgmma(float *c, uint a0, uint a1, uint a2, uint a3, const ly_swizzled<N> &tile, uint step, LY_SITE) {
+  ly::Fragments part = {c, {a0, a1, a2, a3}, {0, 0}};
+  const half *b = tile.at;
+  auto finish = [=](ly::Fragments **parts) {
+    ly::check_rows(b, int(N), 64, 64, LY_PASS);
+    ly::multiply_swizzled<int(N)>(parts, b, step);
+  };
+  ly::exchange(&part, finish, LY_PASS);
+}
+
+// Two codes, in bits 0 .. 3 and 16 .. 19, as halves code * scale + bias, rounded once.
+LY_RUNTIME uint ly_dequantise2(uint codes, uint scale, uint bias) {
+  float scales[2], biases[2];
+  ly::widen_pair(scales, scales + 1, scale);
+  ly::widen_pair(biases, biases + 1, bias);
+  half low(float(codes & 15) * scales[0] + biases[0]), high(float(codes >> 16 & 15) * scales[1] + biases[1]);
+  return uint(ly::bits<ushort>(low)) | uint(ly::bits<ushort>(high)) << 16;
+}
+
 // Every lane of the simdgroup must come here, as on devices where a lane's elements depend on the others'.
 template <int M, int N> inline void ly_tile_scale_rows(ly_tile<M, N> &tile, const float *scale) {
   uint first = ly::lane() * ly_tile<M, N>::EACH;

@@ -27,6 +27,8 @@ pub struct GpuDevice<B: Backend> {
     pub(crate) options: GpuOptions,
     /// Products of few rows go through the mma kernels where these cover the matrix.
     pub(crate) mma: bool,
+    /// Products of many rows go through the wgmma kernels where these cover the matrix.
+    pub(crate) wgmma: bool,
     /// In a cell because reading back waits for the device, and [`lily_model::Steps::read`] borrows.
     pub(crate) backend: RefCell<B>,
     pub(crate) model: Model,
@@ -85,12 +87,14 @@ impl<B: Backend> GpuDevice<B> {
         let model = Model::new(&mut backend, weights)?;
         let arena = Arena::new(&mut backend, config, capacity, &options, entries::largest_matrix(&model))?;
         let mma = options.mma_decode && backend.has_mma();
-        backend.prepare_kernels(&entries::needed(config, &model, &options, mma))?;
+        let wgmma = options.wgmma_prefill && backend.has_wgmma();
+        backend.prepare_kernels(&entries::needed(config, &model, &options, [mma, wgmma]))?;
         Ok(GpuDevice {
             config: config.clone(),
             capacity,
             options,
             mma,
+            wgmma,
             backend: RefCell::new(backend),
             model,
             arena,

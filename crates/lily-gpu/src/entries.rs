@@ -70,7 +70,7 @@ pub(crate) fn largest_matrix(model: &Model) -> usize {
 }
 
 /// Every entry that some pass of this model may launch.
-pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, mma: bool) -> Vec<&'static str> {
+pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, [mma, wgmma]: [bool; 2]) -> Vec<&'static str> {
     let mut names = vec!["norm", "moe_top_k", "moe_count", "moe_place", "moe_combine", "select_largest", "select_token"];
     names.extend(["embed", "embed_chain"].map(|stem| entry(stem, model.embedding.bits.suffix())));
     let mut entries = BTreeSet::new();
@@ -81,7 +81,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
             entries.extend(stems.map(|stem| entry3(stem, suffix, rows, matrix.lane_inputs(rows))));
         }
         if mma && matrix.mma_spans().is_some() {
-            entries.extend(["project_mma", "output_mma", "output_mma_chain"].map(|stem| entry(stem, suffix)));
+            entries.insert(entry("project_mma", suffix));
         }
         entries.extend(tiles(&["project_matmul", "output_matmul"], matrix.bits));
     }
@@ -95,9 +95,14 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         }
     }
     if mma {
-        entries.extend(["experts_gate_up_mma", "experts_gate_up_mma_routes"]);
-        let down = ["experts_down_mma", "experts_down_mma_chain", "experts_down_mma_routes", "experts_down_mma_routes_chain"];
-        entries.extend(down);
+        entries.extend(["output_mma", "output_mma_chain", "experts_gate_up_mma", "experts_gate_up_mma_routes"]);
+        entries.extend(["experts_down_mma", "experts_down_mma_chain", "experts_down_mma_routes"]);
+    }
+    if wgmma {
+        let dense = ["project_wgmma", "output_wgmma"].into_iter().flat_map(|stem| [16, 32, 64, 128].map(|rows| entry(stem, rows)));
+        let grouped =
+            ["experts_gate_up_wgmma", "experts_down_wgmma"].into_iter().flat_map(|stem| [16, 32, 64].map(|rows| entry(stem, rows)));
+        entries.extend(dense.chain(grouped));
     }
     if !options.fused_dequantise {
         entries.extend(["dequantise_q4", "dequantise_q8"]);

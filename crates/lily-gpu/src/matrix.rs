@@ -6,7 +6,7 @@ use lily_model::{Bytes, Dtype, Experts, Matrix, MatrixData, ModelError};
 use crate::backend::Backend;
 use crate::commands::View;
 use crate::entry::Bits;
-use crate::policy::{lane_inputs, mma_spans};
+use crate::policy::{MMA_GROUP, lane_inputs, mma_spans};
 
 /// A weight matrix `[rows, cols]`.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +71,11 @@ impl GpuMatrix {
     /// Spans of a row for the mma kernels, if they cover this matrix.
     pub fn mma_spans(&self) -> Option<usize> {
         mma_spans(self.bits, self.group(), self.cols)
+    }
+
+    /// Whether the wgmma kernels cover this matrix.
+    pub fn has_wgmma(&self) -> bool {
+        self.bits == Bits::Q4 && self.group() == MMA_GROUP
     }
 
     /// Whether one launch can multiply by both.

@@ -41,6 +41,8 @@ pub struct GpuOptions {
     pub fused_chains: bool,
     /// Products of few rows on tensor cores, where the device multiplies from registers; else with plain arithmetic.
     pub mma_decode: bool,
+    /// Products of many rows on warpgroups, where the device has them; else tile by tile of one simdgroup.
+    pub wgmma_prefill: bool,
     /// The chosen token goes to the next step on the device; else through the host.
     pub device_tokens: bool,
 }
@@ -58,6 +60,7 @@ impl Default for GpuOptions {
             concurrent: true,
             fused_chains: true,
             mma_decode: true,
+            wgmma_prefill: true,
             device_tokens: true,
         }
     }

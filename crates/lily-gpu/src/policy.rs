@@ -76,6 +76,22 @@ pub fn mma_spans(bits: Bits, group: usize, cols: usize) -> Option<usize> {
     (MMA_SIMDGROUPS.is_multiple_of(spans)).then_some(spans)
 }
 
+/// Outputs of a tile of the wgmma kernels, and columns of `experts_gate_up_wgmma`.
+pub const WG_ROWS: usize = 128;
+
+/// Threads of the wgmma kernels.
+pub const WG_THREADS: u32 = 256;
+
+/// Rows of activations of a tile of the dense wgmma kernels, for `rows` rows: larger than with one simdgroup a tile, since
+/// the tile is shared by more outputs.
+pub fn wgmma_rows(options: &GpuOptions, rows: usize) -> u32 {
+    match options.tile_rows {
+        TileRows::ByShape if rows > 64 => 128,
+        TileRows::ByShape if rows > 32 => 64,
+        _ => tile_rows(options, rows),
+    }
+}
+
 /// Inputs of an expert's down projection, at most: threadgroup memory holds whole choices.
 pub const EXPERT_WIDTH_MAX: usize = 2048;
 

@@ -21,7 +21,7 @@ use lily_testkit::reference::{AttentionDims, DeltaDims, ModelDims};
 use lily_testkit::ring::kernel::{CAPACITY, attention, delta, experts, products, rows};
 use lily_testkit::ring::{Numerics, Subject, Tolerances, select};
 use noting::{Launched, Noting};
-use rig::{Sim, awkward, pass, spans, spans_checkpoint};
+use rig::{FEW_STEPS, STEPS, Sim, awkward, pass, spans, spans_checkpoint};
 
 /// A simulator that notes what it launches.
 #[derive(Clone)]
@@ -31,6 +31,10 @@ struct Watched {
 }
 
 impl Watched {
+    fn native(&self) -> Self {
+        Watched { sim: self.sim.native(), launched: self.launched.clone() }
+    }
+
     fn with(&self, change: impl FnOnce(&mut GpuOptions)) -> Self {
         Watched { sim: self.sim.with(change), launched: self.launched.clone() }
     }
@@ -76,14 +80,18 @@ fn single_steps(checked: &Watched) {
     timed("products", || {
         products::check(checked, &tiny_dims(), &[1, 2, 3, 8, 9, 17, 49]);
         products::check(checked, &awkward(), &[1, 7, 33]);
-        products::check(checked, &spans(), &[1, 3]);
+        products::check(&checked.native(), &spans(), &[1, 3, 9, 17, 49, 130]);
+        products::check(&checked.native(), &awkward(), &[33]);
         products::check(&unfused, &tiny_dims(), &[2]);
         products::check(&expanded, &tiny_dims(), &[9]);
     });
     timed("experts", || {
         experts::check(checked, &tiny_dims(), &[1, 3, 9, 33]);
         experts::check(checked, &awkward(), &[2, 17]);
-        experts::check(checked, &spans(), &[2]);
+        experts::check(&checked.native(), &spans(), &[2, 9, 33]);
+        for tile in [32, 64] {
+            experts::check(&checked.native().with(|options| options.tile_rows = TileRows::Fixed(tile)), &tiny_dims(), &[70]);
+        }
         experts::check(&unfused, &tiny_dims(), &[2]);
         experts::check(&expanded, &tiny_dims(), &[17]);
         for tile in [32, 64] {
@@ -120,8 +128,8 @@ fn whole_passes(checked: &Watched) {
             let mut seeded = checked.with(|options| options.fused_chains = fused_chains);
             seeded.sim.sim.shuffle_seed = Some(seed);
             let directory = goldens_directory().join(name);
-            let (found, vocab) = pass(&seeded, &directory);
-            let (expected, _) = pass(&Sim::fast(), &directory);
+            let (found, vocab) = pass(&seeded, &directory, &STEPS);
+            let (expected, _) = pass(&Sim::fast(), &directory, &STEPS);
             // Compilers contract products and sums as they like, and tiles round what comes of it to half.
             worst_row(&format!("{name} {} against the fast build", checked.label()), &found, &expected, vocab).assert_within(5e-3);
         });
@@ -133,10 +141,10 @@ fn whole_passes_of_spans(checked: &Watched) {
     let directory = spans_checkpoint();
     for (seed, fused_chains) in [(7, true), (8, false)] {
         timed("spans", || {
-            let mut seeded = checked.with(|options| options.fused_chains = fused_chains);
+            let mut seeded = checked.native().with(|options| options.fused_chains = fused_chains);
             seeded.sim.sim.shuffle_seed = Some(seed);
-            let (found, vocab) = pass(&seeded, directory.path());
-            let (expected, _) = pass(&Sim::fast().with(|options| options.mma_decode = false), directory.path());
+            let (found, vocab) = pass(&seeded, directory.path(), &FEW_STEPS);
+            let (expected, _) = pass(&Sim::fast(), directory.path(), &FEW_STEPS);
             worst_row(&format!("spans {}", checked.label()), &found, &expected, vocab).assert_within(5e-3);
         });
     }

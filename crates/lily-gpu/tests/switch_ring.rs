@@ -11,7 +11,7 @@ use lily_testkit::ring::{model, nano};
 use rig::Sim;
 
 /// One switch each.
-const OFF: [fn(&mut GpuOptions); 13] = [
+const OFF: [fn(&mut GpuOptions); 12] = [
     |options| options.fused_dequantise = false,
     |options| options.device_routing = false,
     |options| options.tile_rows = TileRows::Fixed(16),
@@ -23,7 +23,6 @@ const OFF: [fn(&mut GpuOptions); 13] = [
     |options| options.fixed_blocks = false,
     |options| options.concurrent = false,
     |options| options.fused_chains = false,
-    |options| options.mma_decode = false,
     |options| options.device_tokens = false,
 ];
 
@@ -36,6 +35,19 @@ fn tiny_models_agree_without_any_technique() {
             model::check_golden_but_ties(&without, name, without.model_bound());
         }
         model::check_batch(&without, 5e-2);
+    }
+}
+
+/// Tiles on warpgroups, with everything as it is by default and with one switch at a time that they have to do with.
+#[test]
+fn tiny_models_agree_on_native_kernels() {
+    let native = Sim::fast().native();
+    let arms: [fn(&mut GpuOptions); 3] =
+        [|_| {}, |options| options.tile_rows = TileRows::Fixed(16), |options| options.wgmma_prefill = false];
+    for off in arms {
+        let with = native.with(off);
+        model::check_golden_but_ties(&with, "base", with.model_bound());
+        model::check_batch(&with, 5e-2);
     }
 }
 

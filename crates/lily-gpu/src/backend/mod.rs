@@ -53,6 +53,11 @@ pub trait Backend: Send {
         false
     }
 
+    /// Whether those of `kernels/cuda` with products of warpgroups (`ly_wgmma`) do.
+    fn has_wgmma(&self) -> bool {
+        false
+    }
+
     /// Bytes that buffers may take together; `None` where nothing but the host's memory limits them.
     fn memory(&self) -> Option<usize>;
 

@@ -1,4 +1,4 @@
-//! `route.metal`, `experts.metal`, `experts_matmul.metal`, `cuda/experts_mma.metal`.
+//! `route.metal`, `experts.metal`, `experts_matmul.metal`, `cuda/experts_mma.metal`, `cuda/experts_wgmma.metal`.
 
 use crate::launch::{arguments, launcher};
 
@@ -43,7 +43,7 @@ launcher!(ExpertsDownMma = "experts_down_mma" [
 });
 
 arguments!(
-    /// Of the grouped products; see `kernels/experts_matmul.metal`.
+    /// Of the grouped products; see `kernels/lib/grouped.h`.
     GroupedArgs {
         cols: u32, group_shift: u32, batch: u32, per_token: u32, dense: u32, width: u32, hidden_stride: u32, choice_stride: u32,
         gate_stride: u32, gate_first: u32, up_stride: u32, up_first: u32,
@@ -53,6 +53,15 @@ arguments!(
 launcher!(ExpertsGateUpMatmul = "experts_gate_up_matmul" [
     Read gate_codes, Read gate_scales, Read gate_biases, Read up_codes, Read up_scales, Read up_biases, Read x, Read order, Read tiles,
     Write hidden,
+] GroupedArgs);
+
+launcher!(ExpertsGateUpWgmma = "experts_gate_up_wgmma" [
+    Read gate_codes, Read gate_scales, Read gate_biases, Read up_codes, Read up_scales, Read up_biases, Read x, Read order, Read tiles,
+    Write hidden,
+] GroupedArgs);
+
+launcher!(ExpertsDownWgmma = "experts_down_wgmma" [
+    Read codes, Read scales, Read biases, Read x, Read order, Read tiles, Write part,
 ] GroupedArgs);
 
 launcher!(ExpertsDownMatmul = "experts_down_matmul" [

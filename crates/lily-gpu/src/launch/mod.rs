@@ -12,10 +12,10 @@ mod select;
 pub(crate) use attention::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
 pub(crate) use delta::{DeltaArgs, DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
 pub(crate) use experts::{
-    ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, ExpertsGateUpMma, GroupedArgs, MoeCombine,
-    MoeCount, MoePlace, MoeTopK,
+    ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsDownWgmma, ExpertsGateUp, ExpertsGateUpMatmul, ExpertsGateUpMma,
+    ExpertsGateUpWgmma, GroupedArgs, MoeCombine, MoeCount, MoePlace, MoeTopK,
 };
-pub(crate) use rows::{Dequantise, Embed, Norm, Output, OutputMma, Project, ProjectMatmul, ProjectMma};
+pub(crate) use rows::{Dequantise, Embed, Norm, Output, OutputMma, Project, ProjectMatmul, ProjectMma, ProjectWgmma};
 pub(crate) use select::{SelectLargest, SelectToken};
 
 use crate::commands::Access;
@@ -38,6 +38,7 @@ pub fn signatures() -> Vec<Signature> {
         Norm::SIGNATURE,
         Project::SIGNATURE,
         ProjectMma::SIGNATURE,
+        ProjectWgmma::SIGNATURE,
         ProjectMatmul::SIGNATURE,
         Output::SIGNATURE,
         OutputMma::SIGNATURE,
@@ -58,6 +59,8 @@ pub fn signatures() -> Vec<Signature> {
         MoePlace::SIGNATURE,
         ExpertsGateUp::SIGNATURE,
         ExpertsDown::SIGNATURE,
+        ExpertsGateUpWgmma::SIGNATURE,
+        ExpertsDownWgmma::SIGNATURE,
         ExpertsGateUpMma::SIGNATURE,
         ExpertsDownMma::SIGNATURE,
         ExpertsGateUpMatmul::SIGNATURE,

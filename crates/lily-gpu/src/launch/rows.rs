@@ -1,5 +1,5 @@
 //! `embed.metal`, `norm.metal`, `project.metal`, `project_matmul.metal`, `output.metal`, `dequantise.metal`; of
-//! `cuda/`: `project_mma.metal`, `output_mma.metal`.
+//! `cuda/`: `project_mma.metal`, `project_wgmma.metal`, `output_mma.metal`.
 
 use crate::launch::launcher;
 
@@ -29,6 +29,11 @@ launcher!(ProjectMma = "project_mma" [
 ] {
     cols: u32, batch: u32, x_stride: u32, out_stride: u32, rows0: u32, rows1: u32, rows2: u32, rows3: u32, parts: u32, eps: f32,
 });
+
+launcher!(ProjectWgmma = "project_wgmma" [
+    Read codes0, Read scales0, Read biases0, Read codes1, Read scales1, Read biases1, Read codes2, Read scales2, Read biases2,
+    Read codes3, Read scales3, Read biases3, Read x, Write out,
+] { cols: u32, batch: u32, x_stride: u32, out_stride: u32, rows0: u32, rows1: u32, rows2: u32, rows3: u32 });
 
 launcher!(Output = "output" [Read codes, Read scales, Read biases, Read x, Read gain, Write residual, Write next, Write sums] {
     cols: u32, group_shift: u32, batch: u32, x_stride: u32, rows: u32,

@@ -4,14 +4,15 @@ use crate::backend::Backend;
 use crate::buffer::GpuBuffer;
 use crate::commands::View;
 use crate::device::{Chained, GpuDevice};
-use crate::entry::{Bits, entry2, entry3};
+use crate::entry::{Bits, entry, entry2, entry3};
 use crate::launch::{
-    ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, ExpertsGateUpMma, GroupedArgs, MoeCombine,
+    ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsDownWgmma, ExpertsGateUp, ExpertsGateUpMatmul, ExpertsGateUpMma,
+    ExpertsGateUpWgmma, GroupedArgs, MoeCombine,
 };
 use crate::matrix::{GpuExperts, GpuMatrix};
 use crate::policy::{
-    DOWN_SPANS_MAX, FEW_ROWS, GATE_OUTPUTS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, span_inputs,
-    tile_rows,
+    DOWN_SPANS_MAX, FEW_ROWS, GATE_OUTPUTS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, WG_ROWS,
+    WG_THREADS, span_inputs, tile_rows,
 };
 
 /// One grouped product: the routed experts, or the shared expert for all rows.
@@ -216,11 +217,10 @@ impl<B: Backend> GpuDevice<B> {
         let (down, shared) = (weights.down, weights.shared_down);
         let parts = config.hidden.div_ceil(16);
         ExpertsDownMma {
-            entry: match (early, chain) {
-                (false, false) => "experts_down_mma",
-                (false, true) => "experts_down_mma_chain",
-                (true, false) => "experts_down_mma_routes",
-                (true, true) => "experts_down_mma_routes_chain",
+            entry: match (chain, early) {
+                (false, _) => "experts_down_mma",
+                (true, false) => "experts_down_mma_chain",
+                (true, true) => "experts_down_mma_routes",
             },
             codes: down.all.codes,
             scales: down.all.scales,
@@ -260,20 +260,43 @@ impl<B: Backend> GpuDevice<B> {
         let gate = GpuExperts { all: self.expand(stage, gate.all, 0), ..gate };
         let up = GpuExperts { all: self.expand(stage, up.all, 1), ..up };
         let arena = &self.arena;
+        let args = GroupedArgs { up_stride: up.stride as u32, up_first: up.first as u32, ..self.grouped_args(grouped, &gate, gate.rows) };
+        let [gate_codes, gate_scales, gate_biases] = [gate.all.codes, gate.all.scales, gate.all.biases];
+        let [up_codes, up_scales, up_biases] = [up.all.codes, up.all.scales, up.all.biases];
+        let (order, tiles, place_tiles) = (arena.order, arena.tiles, self.place_tiles(grouped));
+        if self.wgmma && gate.all.has_wgmma() {
+            let wgmma = ExpertsGateUpWgmma {
+                entry: entry("experts_gate_up_wgmma", grouped.tile_rows),
+                gate_codes,
+                gate_scales,
+                gate_biases,
+                up_codes,
+                up_scales,
+                up_biases,
+                x,
+                order,
+                tiles,
+                hidden,
+                args,
+                grid: [gate.rows.div_ceil(WG_ROWS / 2), place_tiles, 1],
+                threads: WG_THREADS,
+            };
+            return wgmma.launch(stage, &mut self.list);
+        }
         ExpertsGateUpMatmul {
             entry: entry2("experts_gate_up_matmul", gate.all.bits.suffix(), grouped.tile_rows),
-            gate_codes: gate.all.codes,
-            gate_scales: gate.all.scales,
-            gate_biases: gate.all.biases,
-            up_codes: up.all.codes,
-            up_scales: up.all.scales,
-            up_biases: up.all.biases,
+            gate_codes,
+            gate_scales,
+            gate_biases,
+            up_codes,
+            up_scales,
+            up_biases,
             x,
-            order: arena.order,
-            tiles: arena.tiles,
+            order,
+            tiles,
             hidden,
-            args: GroupedArgs { up_stride: up.stride as u32, up_first: up.first as u32, ..self.grouped_args(grouped, &gate, gate.rows) },
-            grid: [gate.rows.div_ceil(TILE_GATE_COLS), self.place_tiles(grouped), 1],
+            args,
+            grid: [gate.rows.div_ceil(TILE_GATE_COLS), place_tiles, 1],
             threads: 128,
         }
         .launch(stage, &mut self.list);
@@ -283,17 +306,36 @@ impl<B: Backend> GpuDevice<B> {
         let stage = "moe_down";
         let down = GpuExperts { all: self.expand(stage, down.all, 0), ..down };
         let (config, arena) = (&self.config, &self.arena);
+        let args = self.grouped_args(grouped, &down, config.hidden);
+        let [codes, scales, biases] = [down.all.codes, down.all.scales, down.all.biases];
+        let (order, tiles, part, place_tiles) = (arena.order, arena.tiles, arena.expert_parts, self.place_tiles(grouped));
+        if self.wgmma && down.all.has_wgmma() {
+            let wgmma = ExpertsDownWgmma {
+                entry: entry("experts_down_wgmma", grouped.tile_rows),
+                codes,
+                scales,
+                biases,
+                x: hidden,
+                order,
+                tiles,
+                part,
+                args,
+                grid: [config.hidden.div_ceil(WG_ROWS), place_tiles, 1],
+                threads: WG_THREADS,
+            };
+            return wgmma.launch(stage, &mut self.list);
+        }
         ExpertsDownMatmul {
             entry: entry2("experts_down_matmul", down.all.bits.suffix(), grouped.tile_rows),
-            codes: down.all.codes,
-            scales: down.all.scales,
-            biases: down.all.biases,
+            codes,
+            scales,
+            biases,
             x: hidden,
-            order: arena.order,
-            tiles: arena.tiles,
-            part: arena.expert_parts,
-            args: self.grouped_args(grouped, &down, config.hidden),
-            grid: [config.hidden.div_ceil(TILE_COLS), self.place_tiles(grouped), 1],
+            order,
+            tiles,
+            part,
+            args,
+            grid: [config.hidden.div_ceil(TILE_COLS), place_tiles, 1],
             threads: 128,
         }
         .launch(stage, &mut self.list);

@@ -4,9 +4,12 @@ use crate::backend::Backend;
 use crate::commands::View;
 use crate::device::GpuDevice;
 use crate::entry::{Bits, entry, entry2, entry3};
-use crate::launch::{Dequantise, Output, OutputMma, Project, ProjectMatmul, ProjectMma};
+use crate::launch::{Dequantise, Output, OutputMma, Project, ProjectMatmul, ProjectMma, ProjectWgmma};
 use crate::matrix::GpuMatrix;
-use crate::policy::{FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, project_outputs, tile_rows, vector_rows};
+use crate::policy::{
+    FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, WG_ROWS, WG_THREADS, project_outputs, tile_rows, vector_rows,
+    wgmma_rows,
+};
 
 /// Rows of activations and where their product goes.
 #[derive(Clone, Copy)]
@@ -136,6 +139,9 @@ impl<B: Backend> GpuDevice<B> {
     }
 
     fn multiply_run(&mut self, product: Product, run: &[GpuMatrix], add: bool) {
+        if self.wgmma && run[0].has_wgmma() {
+            return self.multiply_wgmma(product, run, add);
+        }
         let rows = tile_rows(&self.options, product.rows);
         let [m0, m1, m2, m3] = padded(run);
         let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(TILE_COLS)).sum();
@@ -170,10 +176,44 @@ impl<B: Backend> GpuDevice<B> {
         .launch(product.stage, &mut self.list);
     }
 
+    fn multiply_wgmma(&mut self, product: Product, run: &[GpuMatrix], add: bool) {
+        let rows = wgmma_rows(&self.options, product.rows);
+        let [m0, m1, m2, m3] = padded(run);
+        let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(WG_ROWS)).sum();
+        ProjectWgmma {
+            entry: entry(if add { "output_wgmma" } else { "project_wgmma" }, rows),
+            codes0: m0.codes,
+            scales0: m0.scales,
+            biases0: m0.biases,
+            codes1: m1.codes,
+            scales1: m1.scales,
+            biases1: m1.biases,
+            codes2: m2.codes,
+            scales2: m2.scales,
+            biases2: m2.biases,
+            codes3: m3.codes,
+            scales3: m3.scales,
+            biases3: m3.biases,
+            x: product.x,
+            out: product.out,
+            cols: m0.cols as u32,
+            batch: product.rows as u32,
+            x_stride: product.x_stride as u32,
+            out_stride: product.out_stride as u32,
+            rows0: m0.rows as u32,
+            rows1: m1.rows as u32,
+            rows2: m2.rows as u32,
+            rows3: m3.rows as u32,
+            grid: [tiles, product.rows.div_ceil(rows as usize), 1],
+            threads: WG_THREADS,
+        }
+        .launch(product.stage, &mut self.list);
+    }
+
     /// `out += matrix x` for few rows. With the gain of the next norm its input is prepared too; returns the parts of its
     /// sums.
     pub(super) fn add_output(&mut self, product: Product, matrix: GpuMatrix, gain: Option<View>) -> usize {
-        if let Some(spans) = self.mma_spans(&matrix) {
+        if let Some(spans) = self.mma_spans(&matrix).filter(|_| matrix.bits == Bits::Q4) {
             return self.add_output_mma(product, matrix, gain, spans);
         }
         let rows = vector_rows(product.rows);
@@ -203,7 +243,7 @@ impl<B: Backend> GpuDevice<B> {
     fn add_output_mma(&mut self, product: Product, matrix: GpuMatrix, gain: Option<View>, spans: usize) -> usize {
         let parts = matrix.rows.div_ceil(MMA_SIMDGROUPS / spans * 16);
         OutputMma {
-            entry: entry(if gain.is_some() { "output_mma_chain" } else { "output_mma" }, matrix.bits.suffix()),
+            entry: if gain.is_some() { "output_mma_chain" } else { "output_mma" },
             codes: matrix.codes,
             scales: matrix.scales,
             biases: matrix.biases,

@@ -1,12 +1,13 @@
 //! Kernels as CUDA: `extern "C"` entries with one parameter for each buffer and the argument struct by value.
 
+use super::token::Token;
 use super::{Kernel, Kind, ThreadgroupArray};
 
 /// The entry up to its body's first token. A namespace of its own keeps the constants of a template's instances apart;
 /// `extern "C"` names the entry without it. A kernel that does not say itself where it waits for the launches before it
 /// (`ly_wait_previous`) does so at once, and one that does not say where the launch after it may begin (`ly_release_next`)
-/// lets it in at once.
-pub fn head(kernel: &Kernel, constants: &str, waits: bool, releases: bool) -> String {
+/// lets it in at once. `resident` is what it says of its threadgroups (`ly_resident`).
+pub(super) fn head(kernel: &Kernel, constants: &str, says: &Says) -> String {
     let mut parameters = Vec::new();
     let mut positions = String::new();
     for parameter in &kernel.parameters {
@@ -17,16 +18,40 @@ pub fn head(kernel: &Kernel, constants: &str, waits: bool, releases: bool) -> St
             Kind::Builtin(position) => positions.push_str(&format!("const {ty} {name} = {}; ", expression(position))),
         }
     }
-    if !releases {
+    if !says.releases {
         positions.push_str("ly::release_next(); ");
     }
-    if !waits {
+    if !says.waits {
         let read = kernel.parameters.iter().filter(|parameter| matches!(parameter.kind, Kind::Buffer { writable: false, .. }));
         let names: Vec<&str> = read.map(|parameter| parameter.name.as_str()).collect();
         positions.push_str(&format!("ly_wait_previous({}); ", names.join(", ")));
     }
     let (name, parameters) = (&kernel.name, parameters.join(", "));
-    format!("namespace ly_entry_{name} {{ {constants}extern \"C\" __global__ void {}({parameters}) {{ {positions}", entry(name))
+    let bounds = says.resident.as_ref().map_or(String::new(), |resident| format!("__launch_bounds__({resident}) "));
+    format!("namespace ly_entry_{name} {{ {constants}extern \"C\" __global__ void {bounds}{}({parameters}) {{ {positions}", entry(name))
+}
+
+/// What a kernel's body says of how it runs, which CUDA wants to know before the body.
+pub(super) struct Says {
+    waits: bool,
+    releases: bool,
+    /// Threads of a threadgroup and threadgroups that a multiprocessor should have room for: `256, 2`.
+    resident: Option<String>,
+}
+
+impl Says {
+    pub(super) fn of(body: &[Token]) -> Self {
+        let place = |word: &str| body.iter().position(|token| token.text == word);
+        let arguments = |at: usize| {
+            let inside = body[at..].iter().skip_while(|token| token.text != "<").skip(1).take_while(|token| token.text != ">");
+            inside.map(|token| token.text.as_str()).collect::<Vec<_>>().join(" ")
+        };
+        Says {
+            waits: place("ly_wait_previous").is_some(),
+            releases: place("ly_release_next").is_some(),
+            resident: place("ly_resident").map(arguments),
+        }
+    }
 }
 
 /// An entry's name in CUDA, which has functions of its own with names such as `norm`.

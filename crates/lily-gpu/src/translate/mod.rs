@@ -123,7 +123,7 @@ pub fn translate_only(file: &str, read: Read, target: Target, wanted: &dyn Fn(&s
     }
     writer.file_scope(&tokens)?;
     if target == Target::Sim {
-        writer.text.push_str(&sim::close(&writer.kernels));
+        writer.text.push_str(&sim::close(file, &writer.kernels));
     }
     Ok(Translation { text: writer.text, kernels: writer.kernels })
 }
@@ -251,11 +251,7 @@ impl Writer<'_> {
         self.line_of(&definition.body_place());
         match self.target {
             Target::Sim => self.text.push_str(&sim::head(&kernel, &constants)),
-            Target::Cuda => {
-                let says = |word: &str| definition.body.iter().any(|token| token.text == word);
-                let (waits, releases) = (says("ly_wait_previous"), says("ly_release_next"));
-                self.text.push_str(&cuda::head(&kernel, &constants, waits, releases));
-            }
+            Target::Cuda => self.text.push_str(&cuda::head(&kernel, &constants, &cuda::Says::of(&definition.body))),
         }
         let mut at = 0;
         while at < definition.body.len() {

@@ -28,12 +28,14 @@ pub fn array(array: &ThreadgroupArray) -> String {
 }
 
 /// What comes after the last line: a table for each entry, and the end of the file's namespace.
-pub fn close(kernels: &[Kernel]) -> String {
-    let tables: String = kernels.iter().map(table).collect();
+pub fn close(file: &str, kernels: &[Kernel]) -> String {
+    // What CUDA gives every kernel, and what Metal does.
+    let kib = if file.starts_with("cuda/") { 48 } else { 32 };
+    let tables: String = kernels.iter().map(|kernel| table(kernel, kib)).collect();
     format!("\n{tables}}}\n")
 }
 
-fn table(kernel: &Kernel) -> String {
+fn table(kernel: &Kernel, kib: usize) -> String {
     let name = &kernel.name;
     let mut arguments = Vec::new();
     let mut rows = String::new();
@@ -63,7 +65,7 @@ fn table(kernel: &Kernel) -> String {
          static void lane(ly::Group &g) {{ (void)g; body({arguments}); }}\n\
          static const ly::Extent extents[] = {{{extents}{{}}}};\n\
          static const ly::Param params[] = {{{rows}{{}}}};\n\
-         static_assert(LY_THREADGROUP_BYTES({shared}) <= 32768, \"{name}: more than 32 KiB of threadgroup arrays\");\n\
+         static_assert(LY_THREADGROUP_BYTES({shared}) <= {kib} * 1024, \"{name}: more than {kib} KiB of threadgroup arrays\");\n\
          extern \"C\" const ly::Kernel ly_kernel_{name};\n\
          const ly::Kernel ly_kernel_{name} = {{\"{name}\", lane, {shared}, extents, params, {arrays}, {count}}};\n\
          }}\n"

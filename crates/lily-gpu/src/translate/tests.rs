@@ -86,6 +86,23 @@ fn cuda_takes_restricted_pointers_and_the_struct_by_value() {
 }
 
 #[test]
+fn cuda_is_told_where_a_kernel_waits_releases_and_how_many_fit() {
+    let silent = "kernel void k(device const float *x [[buffer(0)]], device float *y [[buffer(1)]]) { y[0] = x[0]; }\n";
+    let text = cuda(silent).text;
+    assert!(text.contains("__global__ void ly_k(") && text.contains("ly::release_next(); ly_wait_previous(x); "), "{text}");
+    let outspoken = "kernel void k(device const float *x [[buffer(0)]], device float *y [[buffer(1)]]) {
+  ly_resident<WIDE, 2>();
+  ly_wait_previous(x);
+  ly_release_next();
+  y[0] = x[0];
+}
+";
+    let text = cuda(outspoken).text;
+    assert!(text.contains("__global__ void __launch_bounds__(WIDE , 2) ly_k("), "{text}");
+    assert_eq!((text.matches("release_next").count(), text.matches("ly_wait_previous").count()), (1, 1), "{text}");
+}
+
+#[test]
 fn templates_become_one_entry_an_instance() {
     let source = "template <uint N> inline uint twice(uint x) { return x * N; }
 constant uint WIDE = 4;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use lily_model::{Logits, Runner};
 use lily_testkit::generate::{CheckpointSpec, Float, Rng, write_checkpoint};
-use lily_testkit::reference::{AttentionDims, DeltaDims, ModelDims, MoeDims};
+use lily_testkit::reference::{AttentionDims, DeltaDims, MixerKind, ModelDims, MoeDims};
 use lily_testkit::ring::kernel::model;
 use lily_testkit::ring::rig::{CAPACITY, Sequence, open_device, rows, run};
 use lily_testkit::ring::{Bound, Numerics, Subject, Tolerances};
@@ -59,7 +59,7 @@ pub fn spans() -> ModelDims {
     let attention = AttentionDims { heads_q: 8, heads_kv: 2, head_dim: 64, rotary_dim: 16, rope_theta: 1e7 };
     let delta = DeltaDims { heads_k: 2, heads_v: 4, dim_k: 64, dim_v: 128, conv_width: 4 };
     let moe = MoeDims { experts: 8, experts_per_token: 3, expert_width: 512, shared_width: 1024, normalise_top: true };
-    ModelDims { hidden: 1024, moe, ..model(attention, delta) }
+    ModelDims { hidden: 1024, mixers: vec![MixerKind::Delta, MixerKind::Attention], moe, ..model(attention, delta) }
 }
 
 /// A checkpoint of these widths, as the real one is quantised.
@@ -69,9 +69,15 @@ pub fn spans_checkpoint() -> tempfile::TempDir {
     directory
 }
 
-/// Logits of a checkpoint on a device, and its vocabulary: prefill, then decode of one, four and eight sequences at once, of
-/// which the second step replays a recorded list.
-pub fn pass<S: Subject>(subject: &S, checkpoint: &Path) -> (Vec<f32>, usize) {
+/// Tokens of four sequences in each step: prefill, then decode of one to four sequences at once, of which the second step
+/// with one replays a recorded list.
+pub const STEPS: [[usize; 4]; 6] = [[11, 1, 3, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 0, 0, 0], [2, 1, 0, 0], [40, 0, 0, 0]];
+
+/// The same with few rows always.
+pub const FEW_STEPS: [[usize; 4]; 4] = [[2, 1, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]];
+
+/// Logits of a checkpoint on a device, and its vocabulary.
+pub fn pass<S: Subject>(subject: &S, checkpoint: &Path, steps: &[[usize; 4]]) -> (Vec<f32>, usize) {
     let (config, device) = open_device(subject, checkpoint, CAPACITY);
     let mut runner = Runner::new(config, device).expect("the device has room for activations");
     let vocab = runner.config.vocab;
@@ -79,7 +85,7 @@ pub fn pass<S: Subject>(subject: &S, checkpoint: &Path) -> (Vec<f32>, usize) {
     let mut draw = |count: usize| -> Vec<u32> { (0..count).map(|_| rng.below(vocab) as u32).collect() };
     let mut sequences: Vec<Sequence> = (0..4).map(|at| Sequence::start(&mut runner, at, &[3 * at, 3 * at + 1])).collect();
     let mut logits = Vec::new();
-    for (step, counts) in [[11, 1, 3, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 0, 0, 0], [2, 1, 0, 0], [40, 0, 0, 0]].into_iter().enumerate() {
+    for (step, &counts) in steps.iter().enumerate() {
         let tokens: Vec<Vec<u32>> = counts.iter().map(|&count| draw(count)).collect();
         let used = sequences.iter().zip(&tokens).filter(|(_, tokens)| !tokens.is_empty());
         let spans: Vec<_> = used.map(|(sequence, tokens)| sequence.span(tokens, Logits::All)).collect();

@@ -43,6 +43,14 @@ impl<B: Backend> Backend for Noting<B> {
         self.inner.prepare_kernels(entries)
     }
 
+    fn has_mma(&self) -> bool {
+        self.inner.has_mma()
+    }
+
+    fn has_wgmma(&self) -> bool {
+        self.inner.has_wgmma()
+    }
+
     fn write(&mut self, to: View, bytes: &[u8]) {
         self.inner.write(to, bytes);
     }

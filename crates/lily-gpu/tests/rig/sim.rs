@@ -32,6 +32,11 @@ impl Sim {
         Sim { gpu: GpuOptions::default(), sim, checked: true }
     }
 
+    /// The same with native kernels where they cover a matrix.
+    pub fn native(&self) -> Self {
+        Sim { sim: SimOptions { native: true, ..self.sim.clone() }, ..self.clone() }
+    }
+
     /// The same with other switches.
     pub fn with(&self, change: impl FnOnce(&mut GpuOptions)) -> Self {
         let mut changed = self.clone();
@@ -62,7 +67,8 @@ impl Subject for Sim {
 
     fn label(&self) -> String {
         let (build, lanes) = (if self.checked { "checked" } else { "fast" }, if self.sim.reverse_lanes { " reversed" } else { "" });
-        format!("sim {build}{lanes} {:?}", self.gpu)
+        let kernels = if self.sim.native { " native" } else { "" };
+        format!("sim {build}{lanes}{kernels} {:?}", self.gpu)
     }
 
     fn numerics(&self) -> Numerics {

@@ -158,6 +158,10 @@ impl Backend for CudaBackend {
         true
     }
 
+    fn has_wgmma(&self) -> bool {
+        self.driver.capability == (9, 0)
+    }
+
     fn memory(&self) -> Option<usize> {
         Some(self.arena.budget)
     }

@@ -36,6 +36,8 @@ pub struct SimOptions {
     pub poison_threadgroup: bool,
     /// Buffers start as NaNs instead of zeros; the checked build also names reads of what nobody has written.
     pub poison_buffers: bool,
+    /// The kernels of `kernels/cuda` run too, as on a GPU of compute capability 9.0; else only what every device runs.
+    pub native: bool,
     /// Seconds that one launch may take; 0 for no limit. With one thread only.
     pub timeout_s: u32,
 }
@@ -48,6 +50,7 @@ impl Default for SimOptions {
             shuffle_seed: Some(1),
             poison_threadgroup: true,
             poison_buffers: false,
+            native: false,
             timeout_s: 0,
         }
     }
@@ -129,7 +132,11 @@ impl Backend for SimBackend {
     }
 
     fn has_mma(&self) -> bool {
-        true
+        self.options.native
+    }
+
+    fn has_wgmma(&self) -> bool {
+        self.options.native
     }
 
     fn memory(&self) -> Option<usize> {
