@@ -189,7 +189,7 @@ LY_FN void multiply(float *c, const uint (&a)[4], uint b0, uint b1) {
 } // namespace ly
 // Products of warpgroups (wgmma, compute capability 9.0): 64 rows from the registers of four simdgroups, 16 each, by N rows in
 // threadgroup memory, swizzled in groups of eight rows of 128 bytes.
-template <uint N> struct alignas(1024) ly_swizzled { half at[N * 64]; };
+template <uint N> struct ly_swizzled { half at[N * 64]; };
 template <uint N> LY_FN half *ly_swizzled_at(ly_swizzled<N> &tile, uint row, uint part) {
   return tile.at + row * 64 + (part ^ (row & 7)) * 8;
 }

@@ -59,9 +59,11 @@ pub fn entry(name: &str) -> String {
     format!("ly_{name}")
 }
 
-/// The declaration of a threadgroup array in the body; aligned for vectors and asynchronous copies.
+/// The declaration of a threadgroup array in the body; aligned for vectors and asynchronous copies, or for what wgmma
+/// reads in an order of its own, which repeats every 1024 bytes. (An alignment of the type would not survive this one.)
 pub fn array(array: &ThreadgroupArray) -> String {
-    format!("__shared__ __align__(16) {};", array.declaration)
+    let alignment = if array.declaration.trim_start().starts_with("ly_swizzled") { 1024 } else { 16 };
+    format!("__shared__ __align__({alignment}) {};", array.declaration)
 }
 
 /// Threadgroups are one-dimensional. `uint3` is the dialect's own type.

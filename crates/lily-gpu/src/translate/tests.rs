@@ -90,6 +90,8 @@ fn cuda_is_told_where_a_kernel_waits_releases_and_how_many_fit() {
     let silent = "kernel void k(device const float *x [[buffer(0)]], device float *y [[buffer(1)]]) { y[0] = x[0]; }\n";
     let text = cuda(silent).text;
     assert!(text.contains("__global__ void ly_k(") && text.contains("ly::release_next(); ly_wait_previous(x); "), "{text}");
+    let rows = "kernel void k(device float *y [[buffer(0)]]) { threadgroup ly_swizzled<16> rows[2]; y[0] = 0.0f; }\n";
+    assert!(cuda(rows).text.contains("__shared__ __align__(1024) ly_swizzled"), "rows for wgmma start at 1024 bytes");
     let outspoken = "kernel void k(device const float *x [[buffer(0)]], device float *y [[buffer(1)]]) {
   ly_resident<WIDE, 2>();
   ly_wait_previous(x);
