@@ -273,13 +273,15 @@ LY_KERNEL(attn_decode_strided_256_4, attn_decode<256, 4, false>)
 
 constant uint PARTS_MAX = 1024;   // of a context; policy.rs says the same
 constant uint COMBINE_THREADS = 512;
+constant uint COMBINE_VALUES = 64;   // of a head that a threadgroup makes
 
 struct CombinePartsArgs { uint heads_q, head_dim, splits, block_tokens, stride, mixed_stride; };
 
 // attn_combine: the parts of a row's context together, times the gate.
 // Math     mixed = sum_p exp(top_p - top) part_p / sum_p exp(top_p - top) sum_p * sigmoid(gate)
 // Layout   parts as attn_decode wrote them; gate in projected; mixed [rows, mixed_stride] f32.
-// Work     a threadgroup a head of a row. Numerics f32, f32 to the end. Bound by latency.
+// Work     a threadgroup makes COMBINE_VALUES of a head of a row: its threads share the parts of each.
+//          Grid: (heads, rows, values / COMBINE_VALUES). Numerics f32, f32 to the end. Bound by latency.
 kernel void attn_combine(device const float *parts [[buffer(0)]], device const float *projected [[buffer(1)]],
                          device const uint4 *rows [[buffer(2)]], device float *mixed [[buffer(3)]],
                          constant CombinePartsArgs &args [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
@@ -291,7 +293,8 @@ kernel void attn_combine(device const float *parts [[buffer(0)]], device const f
   threadgroup float share[PARTS_MAX];
   threadgroup float values[COMBINE_THREADS];
   // Threads share a value's parts, eight of which are on their way at a time: the first of them before they are weighed.
-  uint sharers = threads / dim, sharer = thread_at / dim, i = thread_at % dim;
+  uint count = min(dim, COMBINE_VALUES), sharers = threads / count, sharer = thread_at / count;
+  uint i = group.z * COMBINE_VALUES + thread_at % count;
   ly_wait_previous(parts, projected);
   device const float *from = parts + (row * args.heads_q + head) * args.splits * (dim + 2);
   float part[8], gate = projected[row * args.stride + head * 2 * dim + dim + i];
@@ -319,8 +322,8 @@ kernel void attn_combine(device const float *parts [[buffer(0)]], device const f
     }
   values[thread_at] = value;
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (thread_at < dim) {
-    for (uint g = 1; g < sharers; ++g) value += values[g * dim + i];
+  if (thread_at < count) {
+    for (uint g = 1; g < sharers; ++g) value += values[g * count + thread_at];
     mixed[row * args.mixed_stride + head * dim + i] = value / sum / (1.0f + exp(-gate));
   }
 }

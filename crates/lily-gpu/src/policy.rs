@@ -95,8 +95,9 @@ pub fn wgmma_rows(options: &GpuOptions, rows: usize) -> u32 {
 /// Inputs of an expert's down projection, at most: threadgroup memory holds whole choices.
 pub const EXPERT_WIDTH_MAX: usize = 2048;
 
-/// Threads of `attn_combine`: two share a value of a head of 256.
+/// Threads of `attn_combine`, and values of a head that they make: eight threads share the parts of each.
 pub const COMBINE_THREADS: u32 = 512;
+pub const COMBINE_VALUES: usize = 64;
 
 /// Threads of `delta_step`: a simdgroup takes 8 of 128 columns.
 pub const DELTA_STEP_THREADS: u32 = 512;

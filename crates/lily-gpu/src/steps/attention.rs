@@ -7,7 +7,7 @@ use crate::buffer::GpuBuffer;
 use crate::device::GpuDevice;
 use crate::entry::{entry, entry2};
 use crate::launch::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
-use crate::policy::{COMBINE_THREADS, FEW_ROWS, packed_heads};
+use crate::policy::{COMBINE_THREADS, COMBINE_VALUES, FEW_ROWS, packed_heads};
 
 impl<B: Backend> GpuDevice<B> {
     pub(super) fn prepare_attention(&mut self, layer: usize, rows: usize, projected: &GpuBuffer) {
@@ -82,7 +82,7 @@ impl<B: Backend> GpuDevice<B> {
             block_tokens: parts.block_tokens,
             stride: projected.width as u32,
             mixed_stride: mixed.width as u32,
-            grid: [config.heads_q, rows, 1],
+            grid: [config.heads_q, rows, config.head_dim.div_ceil(COMBINE_VALUES)],
             threads: COMBINE_THREADS,
         }
         .launch("attn_mix", &mut self.list);
