@@ -1,13 +1,12 @@
 #include "dialect/metal.h"
 #include "lib/operand.h"
 #include "lib/pass.h"
+#include "lib/flash.h"
 
 constant uint M = 32;          // query rows of a tile: tokens times the query heads of one key head
 constant uint KEYS = 64;       // positions a step
 constant uint CHUNK = 64;      // of head_dim, of the keys that are in threadgroup memory at a time
 constant uint CHUNK_LD = 72;
-
-struct FlashArgs { uint layer, layers, heads_q, heads_kv, stride, mixed_stride; float scale; };
 
 // attn_flash: causal attention of many rows, with the gate.
 // Math     mixed = softmax(q k / sqrt(D)) v * sigmoid(gate)

@@ -57,11 +57,12 @@ kernel void delta_step(device const float *projected [[buffer(0)]], device const
       sum += conv[channel * width + width - 1 - age] * past[(position + width - age) % width * channels + channel];
     inputs[i] = sum;
   }
-  float rate = decay_rate[head], bias = dt_bias[head];
+  float rate = decay_rate[head], bias = dt_bias[head], gain_here = gain[min(thread_at, args.dim_v - 1)];
   ly_wait_previous(projected);
   device const float *from = projected + row * args.stride;
   uint gates = channels + args.heads_v * args.dim_v;
   float gate_b = from[gates + head], gate_a = from[gates + args.heads_v + head];
+  float z = from[channels + head * args.dim_v + min(thread_at, args.dim_v - 1)];
   for (uint i = thread_at; i < 2 * DK + args.dim_v; i += simdgroups * 32) {
     uint channel = channel_of<DK>(i, head, head_k, args.heads_k, args.dim_v);
     float now = from[channel], sum = inputs[i] + conv[channel * width + width - 1] * now;
@@ -114,10 +115,10 @@ kernel void delta_step(device const float *projected [[buffer(0)]], device const
   float square = 0.0f;
   for (uint i = lane; i < args.dim_v; i += 32) square += reads[i] * reads[i];
   float scale = rsqrt(simd_sum(square) / float(args.dim_v) + args.eps);
-  for (uint i = thread_at; i < args.dim_v; i += simdgroups * 32) {
-    float z = from[channels + head * args.dim_v + i];
-    store_operand(mixed, row * args.mixed_stride + head * args.dim_v + i, reads[i] * scale * gain[i] * z / (1.0f + exp(-z)), args.narrow);
-  }
+  // There are at least as many threads as values.
+  if (thread_at < args.dim_v)
+    store_operand(mixed, row * args.mixed_stride + head * args.dim_v + thread_at,
+                  reads[thread_at] * scale * gain_here * z / (1.0f + exp(-z)), args.narrow);
 }
 LY_KERNEL(delta_step_32, delta_step<32>)
 LY_KERNEL(delta_step_64, delta_step<64>)

@@ -37,6 +37,7 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
                                 constant ExpertMmaArgs &args [[buffer(17)]], uint3 group [[threadgroup_position_in_grid]],
                                 uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                                 uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
+  ly_resident<MMA_SIMDGROUPS * 32, 3>();
   threadgroup uint4 staged[MMA_INPUTS / 4];
   threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
   threadgroup float partial[MMA_SIMDGROUPS * 16];
@@ -76,15 +77,16 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
       chosen[0] = route[choice];
     }
   }
-  inputs_stage<4>(staged, group_sums, early, thread_at * 8, thread_at * 8 < args.cols, lane);
-  row_stage<4>(staged, group_sums, from, args.cols, thread_at + threads, threads, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (routed) {
     uint expert = chosen[0];
     span_load(w, 0, gate_codes, gate_scales, gate_biases, args.gate_first + expert * args.gate_stride + weight_row, span, args.cols, lane);
     span_load(w, 1, up_codes, up_scales, up_biases, args.up_first + expert * args.up_stride + weight_row, span, args.cols, lane);
   }
+  inputs_stage<4>(staged, group_sums, early, thread_at * 8, thread_at * 8 < args.cols, lane);
+  row_stage<4>(staged, group_sums, from, args.cols, thread_at + threads, threads, lane);
   ChainParts chain = chain_load(sums, row, args.parts, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   float2 product = span_product(w, staged, group_sums, span, lane);
   if (lane % 4 == 0) {
     partial[simdgroup_at * 16 + lane / 4] = product.x;

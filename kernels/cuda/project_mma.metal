@@ -28,6 +28,7 @@ kernel void project_mma(device const uint *codes0 [[buffer(0)]], device const bf
                         device float *out [[buffer(14)]], constant ProjectMmaArgs &args [[buffer(15)]],
                         uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
                         uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
+  ly_resident<MMA_SIMDGROUPS * 32, 3>();
   threadgroup uint4 staged[MMA_INPUTS / 4];
   threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
   threadgroup float partial[MMA_SIMDGROUPS * 16];

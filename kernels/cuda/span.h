@@ -101,9 +101,14 @@ inline void inputs_stage(threadgroup uint4 *staged, threadgroup float *sums, Inp
 template <uint BITS>
 inline void row_stage(threadgroup uint4 *staged, threadgroup float *sums, device const float *x, uint cols, uint begin, uint threads,
                       uint lane) {
-  for (uint at = begin * 8; at - lane * 8 < cols; at += threads * 8) {
-    bool inside = at < cols;
-    inputs_stage<BITS>(staged, sums, inputs_load(x, inside ? at : 0u), at, inside, lane);
+  // Two rounds are on their way together.
+  for (uint at = begin * 8; at - lane * 8 < cols; at += threads * 16) {
+    uint second_at = at + threads * 8;
+    Inputs first = inputs_load(x, at < cols ? at : 0u), second;
+    bool two = second_at - lane * 8 < cols;
+    if (two) second = inputs_load(x, second_at < cols ? second_at : 0u);
+    inputs_stage<BITS>(staged, sums, first, at, at < cols, lane);
+    if (two) inputs_stage<BITS>(staged, sums, second, second_at, second_at < cols, lane);
   }
 }
 

@@ -187,6 +187,9 @@ LY_FN void multiply(float *c, const uint (&a)[4], uint b0, uint b1) {
 }
 
 } // namespace ly
+LY_FN void ly_load_matrices(uint (&m)[4], const half *row) { ly::load_matrices(m, ly::shared_address(row)); }
+LY_FN void ly_load_transposed(uint (&m)[4], const half *row) { ly::load_transposed(m, ly::shared_address(row)); }
+
 // Products of warpgroups (wgmma, compute capability 9.0): 64 rows from the registers of four simdgroups, 16 each, by N rows in
 // threadgroup memory, swizzled in groups of eight rows of 128 bytes.
 template <uint N> struct ly_swizzled { half at[N * 64]; };

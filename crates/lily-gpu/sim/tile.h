@@ -157,6 +157,35 @@ LY_RUNTIME void ly_mma(float *c, uint a0, uint a1, uint a2, uint a3, uint b0, ui
   ly::exchange(&part, [](ly::Fragments **parts) { ly::multiply_fragments(parts); }, LY_PASS);
 }
 
+namespace ly {
+struct Matrices {
+  uint *m;
+  const half *row;
+};
+
+LY_RUNTIME void load_matrices(Matrices *const *parts, bool transposed, const char *file, int line) {
+  for (int lane = 0; lane < 32; ++lane) check_rows(parts[lane]->row, 1, 8, 8, file, line);
+  for (int lane = 0; lane < 32; ++lane)
+    for (int i = 0; i < 4; ++i) {
+      int g = lane / 4, t = lane % 4;
+      half first = transposed ? parts[8 * i + 2 * t]->row[g] : parts[8 * i + g]->row[2 * t];
+      half second = transposed ? parts[8 * i + 2 * t + 1]->row[g] : parts[8 * i + g]->row[2 * t + 1];
+      parts[lane]->m[i] = uint(bits<ushort>(first)) | uint(bits<ushort>(second)) << 16;
+    }
+}
+}  // namespace ly
+
+LY_RUNTIME void ly_load_matrices(uint (&m)[4], const half *row, LY_SITE) {
+  ly::Matrices part = {m, row};
+  auto finish = [=](ly::Matrices **parts) { ly::load_matrices(parts, false, LY_PASS); };
+  ly::exchange(&part, finish, LY_PASS);
+}
+LY_RUNTIME void ly_load_transposed(uint (&m)[4], const half *row, LY_SITE) {
+  ly::Matrices part = {m, row};
+  auto finish = [=](ly::Matrices **parts) { ly::load_matrices(parts, true, LY_PASS); };
+  ly::exchange(&part, finish, LY_PASS);
+}
+
 // Rows of 64 halves, 16-byte parts of row r at place part ^ (r % 8), as the hardware wants them.
 template <uint N> struct ly_swizzled {
   alignas(16) half at[N * 64];

@@ -29,6 +29,8 @@ pub struct GpuDevice<B: Backend> {
     pub(crate) mma: bool,
     /// Products of many rows go through the wgmma kernels where these cover the matrix.
     pub(crate) wgmma: bool,
+    /// Attention of many rows goes through the mma kernel where it covers the heads.
+    pub(crate) flash_mma: bool,
     /// In a cell because reading back waits for the device, and [`lily_model::Steps::read`] borrows.
     pub(crate) backend: RefCell<B>,
     pub(crate) model: Model,
@@ -88,13 +90,15 @@ impl<B: Backend> GpuDevice<B> {
         let arena = Arena::new(&mut backend, config, capacity, &options, entries::largest_matrix(&model))?;
         let mma = options.mma_decode && backend.has_mma();
         let wgmma = options.wgmma_prefill && backend.has_wgmma();
-        backend.prepare_kernels(&entries::needed(config, &model, &options, [mma, wgmma]))?;
+        let flash_mma = options.flash_mma && backend.has_mma();
+        backend.prepare_kernels(&entries::needed(config, &model, &options, [mma, wgmma, flash_mma]))?;
         Ok(GpuDevice {
             config: config.clone(),
             capacity,
             options,
             mma,
             wgmma,
+            flash_mma,
             backend: RefCell::new(backend),
             model,
             arena,

@@ -8,7 +8,7 @@ use crate::entry::{Bits, entry, entry2, entry3};
 use crate::matrix::GpuMatrix;
 use crate::model::{LayerMixer, Model};
 use crate::options::GpuOptions;
-use crate::policy::EXPERT_WIDTH_MAX;
+use crate::policy::{EXPERT_WIDTH_MAX, FLASH_MMA_DIMS};
 
 /// # Errors
 /// [`ModelError::Device`], naming the field, what the kernels cover and what was found.
@@ -70,7 +70,7 @@ pub(crate) fn largest_matrix(model: &Model) -> usize {
 }
 
 /// Every entry that some pass of this model may launch.
-pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, [mma, wgmma]: [bool; 2]) -> Vec<&'static str> {
+pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, [mma, wgmma, flash_mma]: [bool; 3]) -> Vec<&'static str> {
     let mut names = vec!["norm", "moe_top_k", "moe_count", "moe_place", "moe_combine", "select_largest", "select_token"];
     names.extend(["embed", "embed_chain"].map(|stem| entry(stem, model.embedding.bits.suffix())));
     let mut entries = BTreeSet::new();
@@ -115,6 +115,9 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
     }
     if config.layers_of(LayerKind::Attention) > 0 {
         names.extend(["attn_prepare", "attn_combine", entry("attn_flash", config.head_dim)]);
+        if flash_mma && FLASH_MMA_DIMS.contains(&config.head_dim) {
+            names.push(entry("attn_flash_mma", config.head_dim));
+        }
         names.extend([1, 2, 4].map(|pack| entry2("attn_decode", config.head_dim, pack)));
         if config.head_dim == 256 {
             names.extend(["attn_decode_strided_256_1", "attn_decode_strided_256_4"]);

@@ -43,6 +43,9 @@ pub struct GpuOptions {
     pub mma_decode: bool,
     /// Products of many rows on warpgroups, where the device has them; else tile by tile of one simdgroup.
     pub wgmma_prefill: bool,
+    /// Attention of many rows keeps queries, scores and results in registers, where the device multiplies from them; else
+    /// they go through threadgroup memory.
+    pub flash_mma: bool,
     /// The chosen token goes to the next step on the device; else through the host.
     pub device_tokens: bool,
 }
@@ -61,6 +64,7 @@ impl Default for GpuOptions {
             fused_chains: true,
             mma_decode: true,
             wgmma_prefill: true,
+            flash_mma: true,
             device_tokens: true,
         }
     }

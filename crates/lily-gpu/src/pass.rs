@@ -7,7 +7,6 @@ use lily_model::{Batch, Logits, NEXT, PAGE_TOKENS};
 
 use crate::backend::Backend;
 use crate::commands::View;
-use crate::policy::flash_tokens;
 
 /// Where the parts of a staged pass stand.
 #[derive(Clone, Copy, Debug)]
@@ -81,8 +80,8 @@ impl PassBuffer {
 }
 
 impl Staged {
-    /// Lays out a batch for `buffer`. `per_kv`: query heads that share a key head.
-    pub fn set(&mut self, batch: &Batch<'_>, buffer: &PassBuffer, per_kv: usize) {
+    /// Lays out a batch for `buffer`. `tile_tokens`: of a tile of attention over many rows.
+    pub fn set(&mut self, batch: &Batch<'_>, buffer: &PassBuffer, tile_tokens: usize) {
         self.rows = batch.rows();
         self.spans = batch.spans.len();
         self.logit_rows.clear();
@@ -100,8 +99,8 @@ impl Staged {
                 put(&mut self.bytes, &buffer.tokens, first + at, &[token]);
                 put(&mut self.bytes, &buffer.rows, first + at, &[slot, (span.start + at) as u32, pages as u32, first as u32]);
             }
-            for at in (0..count).step_by(flash_tokens(per_kv)) {
-                let tokens = flash_tokens(per_kv).min(count - at) as u32;
+            for at in (0..count).step_by(tile_tokens) {
+                let tokens = tile_tokens.min(count - at) as u32;
                 put(&mut self.bytes, &buffer.tiles, self.tiles, &[(first + at) as u32, tokens, (span.start + at) as u32, pages as u32]);
                 self.tiles += 1;
             }

@@ -99,7 +99,7 @@ pub const EXPERT_WIDTH_MAX: usize = 2048;
 pub const COMBINE_THREADS: u32 = 512;
 pub const COMBINE_VALUES: usize = 64;
 
-/// Threads of `delta_step`: a simdgroup takes 8 of 128 columns.
+/// Threads of `delta_step`: a simdgroup takes 8 of 128 columns, and each value of a head has a thread.
 pub const DELTA_STEP_THREADS: u32 = 512;
 
 /// Outputs of a tile of the matrix kernels, and columns of `experts_gate_up_matmul` (half of its tile is gate rows).
@@ -163,9 +163,16 @@ pub fn packed_heads(options: &GpuOptions, per_kv: usize) -> usize {
     }
 }
 
-/// Tokens of a tile of `attn_flash`: 32 query rows, all heads of a key head.
-pub fn flash_tokens(per_kv: usize) -> usize {
-    (32 / per_kv).max(1)
+/// Query rows of a tile of `attn_flash`, and of `attn_flash_mma`.
+pub const FLASH_ROWS: usize = 32;
+pub const FLASH_MMA_ROWS: usize = 128;
+
+/// Head sizes of `attn_flash_mma`.
+pub const FLASH_MMA_DIMS: [usize; 3] = [64, 128, 256];
+
+/// Tokens of a tile of `flash_rows` query rows: all heads of a key head.
+pub fn flash_tokens(flash_rows: usize, per_kv: usize) -> usize {
+    (flash_rows / per_kv).max(1)
 }
 
 #[cfg(test)]

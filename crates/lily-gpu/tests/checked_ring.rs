@@ -115,6 +115,9 @@ fn single_steps(checked: &Watched) {
         for dims in [awkward().attention, heads(4, 2, 64), heads(2, 2, 128), heads(4, 1, 256)] {
             attention::check(checked, dims, CAPACITY, &batches);
         }
+        for dims in [heads(6, 2, 64), heads(2, 2, 128), heads(8, 1, 256)] {
+            attention::check(&checked.native(), dims, CAPACITY, &batches[1..]);
+        }
         attention::check(&alone, heads(4, 1, 32), CAPACITY, &batches[..1]);
         attention::check(&strided, heads(4, 1, 256), CAPACITY, &batches[..1]);
         attention::check(&strided.with(|options| options.packed_heads = false), heads(4, 1, 256), CAPACITY, &batches[..1]);

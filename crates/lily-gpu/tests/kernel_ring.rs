@@ -49,5 +49,6 @@ fn delta_update_advances_every_span() {
 fn attention_sees_its_own_sequence_up_to_its_own_row() {
     for dims in [awkward().attention, ATTENTION_DIMS[1]] {
         attention::check(&Sim::fast(), dims, CAPACITY, &attention::BATCHES);
+        attention::check(&Sim::fast().native(), dims, CAPACITY, &attention::BATCHES);
     }
 }

@@ -42,8 +42,12 @@ fn tiny_models_agree_without_any_technique() {
 #[test]
 fn tiny_models_agree_on_native_kernels() {
     let native = Sim::fast().native();
-    let arms: [fn(&mut GpuOptions); 3] =
-        [|_| {}, |options| options.tile_rows = TileRows::Fixed(16), |options| options.wgmma_prefill = false];
+    let arms: [fn(&mut GpuOptions); 4] = [
+        |_| {},
+        |options| options.tile_rows = TileRows::Fixed(16),
+        |options| options.wgmma_prefill = false,
+        |options| options.flash_mma = false,
+    ];
     for off in arms {
         let with = native.with(off);
         model::check_golden_but_ties(&with, "base", with.model_bound());

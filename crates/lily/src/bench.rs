@@ -98,6 +98,7 @@ fn arms(ablate: bool) -> Vec<(&'static str, GpuOptions)> {
             ("unfused chains", GpuOptions { fused_chains: false, ..all }),
             ("decode without tensor cores", GpuOptions { mma_decode: false, ..all }),
             ("prefill without warpgroups", GpuOptions { wgmma_prefill: false, ..all }),
+            ("attention through threadgroup memory", GpuOptions { flash_mma: false, ..all }),
             ("token hand-off through the host", GpuOptions { device_tokens: false, ..all }),
         ]);
     }

@@ -9,7 +9,7 @@ mod experts;
 mod rows;
 mod select;
 
-pub(crate) use attention::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
+pub(crate) use attention::{AttnCombine, AttnDecode, AttnFlash, AttnFlashMma, AttnPrepare, FlashArgs};
 pub(crate) use delta::{DeltaArgs, DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
 pub(crate) use experts::{
     ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsDownWgmma, ExpertsGateUp, ExpertsGateUpMatmul, ExpertsGateUpMma,
@@ -54,6 +54,7 @@ pub fn signatures() -> Vec<Signature> {
         AttnDecode::SIGNATURE,
         AttnCombine::SIGNATURE,
         AttnFlash::SIGNATURE,
+        AttnFlashMma::SIGNATURE,
         MoeTopK::SIGNATURE,
         MoeCount::SIGNATURE,
         MoePlace::SIGNATURE,

@@ -18,7 +18,7 @@ use crate::commands::View;
 use crate::device::{Chained, GpuDevice};
 use crate::entry::entry;
 use crate::launch::{Embed, Norm};
-use crate::policy::{FEW_ROWS, LAYER_POSITIONS, LAYER_WORK};
+use crate::policy::{FEW_ROWS, LAYER_POSITIONS, LAYER_WORK, flash_tokens};
 use multiply::Product;
 
 impl<B: Backend> Steps for GpuDevice<B> {
@@ -50,7 +50,7 @@ impl<B: Backend> Steps for GpuDevice<B> {
 
     fn stage(&mut self, batch: &Batch<'_>) {
         let pass = if batch.rows() <= FEW_ROWS { &self.arena.few } else { &self.arena.many };
-        self.staged.set(batch, pass, self.config.heads_q / self.config.heads_kv);
+        self.staged.set(batch, pass, flash_tokens(self.flash_rows(), self.config.heads_q / self.config.heads_kv));
         pass.write(self.backend.get_mut(), &self.staged, self.arena.few.tokens);
         self.begin();
     }
