@@ -164,6 +164,15 @@ impl Footprint {
         }
     }
 
+    /// What one step moves that decodes a token of each of `rows` sequences with `context` tokens: what they share once, the
+    /// experts that any of them chooses, on average if choices are independent and all experts alike.
+    pub fn step_bytes(&self, context: usize, rows: usize) -> u64 {
+        let token = self.token_bytes(context);
+        let unchosen = 1.0 - self.config.experts_per_token as f64 / self.config.experts as f64;
+        let experts = self.weights.experts as f64 * (1.0 - unchosen.powi(rows as i32));
+        token.weights - token.experts + experts.round() as u64 + rows as u64 * (token.state + token.kv)
+    }
+
     /// Tokens per second that memory of `bandwidth` GB/s (10⁹ bytes) allows for one sequence.
     pub fn decode_ceiling(&self, context: usize, bandwidth: f64) -> f64 {
         bandwidth * 1e9 / self.token_bytes(context).total() as f64
@@ -235,6 +244,16 @@ mod tests {
         let state = full().state_bytes() as f64 / (1 << 20) as f64;
         assert!((state - 63.0).abs() < 0.5, "{state} MiB");
         gigabytes(token.state, 0.132);
+    }
+
+    #[test]
+    fn a_step_of_several_sequences_reads_shared_weights_once() {
+        let (one, many) = (full().step_bytes(1000, 1), full().step_bytes(1000, 4));
+        assert_eq!(one, full().token_bytes(1000).total());
+        let own = full().token_bytes(1000).state + full().token_bytes(1000).kv;
+        let experts = full().token_bytes(0).experts;
+        assert!(many > one + 3 * own + 2 * experts && many < one + 3 * own + 3 * experts, "four times eight of 256 overlap a little");
+        assert!(full().step_bytes(0, 4096) < full().weight_bytes() + 4096 * full().token_bytes(0).state, "there are no more experts");
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Measure this machine: prefill and decode at many lengths
     Bench(BenchArgs),
+    /// Compare a model's predictions of a text with those of another engine, or check known facts of a checkpoint
+    Eval(EvalArgs),
     /// Read a model's raw output as a client would get it: reasoning, content, tool calls
     Parse(ParseArgs),
     /// Write a synthetic checkpoint of any size, for benchmarks
@@ -79,6 +81,11 @@ pub struct ModelArgs {
     /// Precision of activations where they meet quantised weights, on the CPU [default: i16]
     #[arg(long, value_enum)]
     pub activations: Option<ActivationsChoice>,
+}
+
+/// The arguments of this process, to give to another.
+pub fn arguments() -> impl Iterator<Item = std::ffi::OsString> {
+    std::env::args_os().skip(1)
 }
 
 /// Where compiled GPU kernels are kept from one start to the next: the user's cache folder, if there is one.
@@ -256,8 +263,8 @@ pub struct InspectArgs {
 
 #[derive(Args)]
 pub struct BenchArgs {
-    /// Prompt lengths in tokens
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_values_t = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072])]
+    /// Prompt lengths in tokens [default: 256 to 131072 in powers of two; with --rows 512]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     pub lengths: Vec<usize>,
     /// Tokens decoded after each prompt
     #[arg(long, value_name = "N", default_value_t = 64)]
@@ -265,9 +272,24 @@ pub struct BenchArgs {
     /// Measured rounds; the median counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub rounds: usize,
+    /// One process and one warm-up for all rounds: a third of the time, but an arm may profit from the one before
+    #[arg(long, conflicts_with = "against")]
+    pub quick: bool,
     /// Turn one technique off at a time, on a GPU
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["rows", "against"])]
     pub ablate: bool,
+    /// Decode so many sequences in one step, for example 1,2,4,8
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "against")]
+    pub rows: Vec<usize>,
+    /// Measure an OpenAI-compatible server beside this engine, for example http://127.0.0.1:8080
+    #[arg(long, value_name = "URL")]
+    pub against: Option<String>,
+    /// What that server calls its model [default: the first that it names]
+    #[arg(long, value_name = "NAME", requires = "against")]
+    pub against_model: Option<String>,
+    /// Key for that server
+    #[arg(long, value_name = "KEY", requires = "against")]
+    pub against_key: Option<String>,
     /// Print launches and dependency levels of a decode step, on a GPU
     #[arg(long)]
     pub plan: bool,
@@ -277,6 +299,43 @@ pub struct BenchArgs {
     /// Draw the two curves into this SVG file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// Write the figures here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// The arm that this process measures for the one that started it
+    #[arg(long, value_name = "ARM", hide = true)]
+    pub worker: Option<String>,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["text", "tokens", "reference", "acceptance"]))]
+pub struct EvalArgs {
+    /// Text to predict, token by token; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub text: Option<PathBuf>,
+    /// Tokens to predict (numbers, however separated); - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "text")]
+    pub tokens: Option<PathBuf>,
+    /// Another engine's predictions, as tools/goldens/reference.py writes them; without a text, of its own tokens
+    #[arg(long, value_name = "FILE")]
+    pub reference: Option<PathBuf>,
+    /// Tokens of a window: each begins with an empty state [default: the reference's, or 512]
+    #[arg(long, value_name = "TOKENS")]
+    pub window: Option<usize>,
+    /// Only so many tokens, from the beginning
+    #[arg(long, value_name = "TOKENS")]
+    pub limit: Option<usize>,
+    /// Write our own predictions here, as a reference for another device or version
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// Positions of which --write keeps all logits, in f32
+    #[arg(long, value_name = "N", default_value_t = 192, requires = "write")]
+    pub logits: usize,
+    /// Check what is known of Qwen3.6-35B-A3B at 4 bits, or the facts of a file, instead
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["text", "tokens", "reference", "window", "limit", "write"])]
+    pub acceptance: Option<Option<PathBuf>>,
     /// Write the figures here too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

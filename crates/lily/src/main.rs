@@ -6,10 +6,11 @@ mod bench;
 mod bundled;
 mod chat;
 mod cli;
-mod curves;
 mod device;
+mod eval;
 mod inspect;
 mod parse;
+mod progress;
 mod pull;
 mod run;
 mod serve;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(args),
         Command::Synth(args) => synth::synth(args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Eval(args) => eval::eval(&args),
         Command::Parse(args) => parse::parse(args),
         Command::Pull(args) => pull::pull(args),
         Command::Completions { shell } => print_completions(shell),

@@ -59,7 +59,8 @@ fn output(args: &ParseArgs, text: &Text) -> anyhow::Result<Output> {
     Ok(Output { tokens, options, raw: args.raw })
 }
 
-fn input(file: Option<&Path>) -> anyhow::Result<String> {
+/// The text of a file; `-` or nothing is standard input.
+pub fn input(file: Option<&Path>) -> anyhow::Result<String> {
     match file.filter(|file| *file != Path::new("-")) {
         Some(file) => std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display())),
         None => {
@@ -71,7 +72,7 @@ fn input(file: Option<&Path>) -> anyhow::Result<String> {
 }
 
 /// Numbers, whatever stands between them: a JSON array, a line of a log.
-fn token_ids(text: &str) -> anyhow::Result<Vec<u32>> {
+pub fn token_ids(text: &str) -> anyhow::Result<Vec<u32>> {
     let words = text.split(|letter: char| letter.is_whitespace() || "[],;".contains(letter)).filter(|word| !word.is_empty());
     words.map(|word| word.parse().with_context(|| format!("expected a token id, found {word:?}"))).collect()
 }
