@@ -45,6 +45,7 @@ kernel void experts_gate_up_wgmma(device const uint *gate_codes [[buffer(0)]], d
 LY_KERNEL(experts_gate_up_wgmma_16, experts_gate_up_wgmma<16>)
 LY_KERNEL(experts_gate_up_wgmma_32, experts_gate_up_wgmma<32>)
 LY_KERNEL(experts_gate_up_wgmma_64, experts_gate_up_wgmma<64>)
+LY_KERNEL(experts_gate_up_wgmma_128, experts_gate_up_wgmma<128>)
 
 // experts_down_wgmma: experts_down_matmul on warpgroups, 4 bits in groups of 64.
 // Math     part[row, choice] = down_e hidden[row, choice]
@@ -85,3 +86,4 @@ kernel void experts_down_wgmma(device const uint *codes [[buffer(0)]], device co
 LY_KERNEL(experts_down_wgmma_16, experts_down_wgmma<16>)
 LY_KERNEL(experts_down_wgmma_32, experts_down_wgmma<32>)
 LY_KERNEL(experts_down_wgmma_64, experts_down_wgmma<64>)
+LY_KERNEL(experts_down_wgmma_128, experts_down_wgmma<128>)

@@ -29,6 +29,8 @@ pub struct GpuDevice<B: Backend> {
     pub(crate) mma: bool,
     /// Products of many rows go through the wgmma kernels where these cover the matrix.
     pub(crate) wgmma: bool,
+    /// All routed experts' do.
+    pub(crate) wgmma_experts: bool,
     /// Attention of many rows goes through the mma kernel where it covers the heads.
     pub(crate) flash_mma: bool,
     /// In a cell because reading back waits for the device, and [`lily_model::Steps::read`] borrows.
@@ -91,6 +93,7 @@ impl<B: Backend> GpuDevice<B> {
         let mma = options.mma_decode && backend.has_mma();
         let wgmma = options.wgmma_prefill && backend.has_wgmma();
         let flash_mma = options.flash_mma && backend.has_mma();
+        let wgmma_experts = wgmma && model.layers.iter().all(|layer| layer.gate.all.has_wgmma() && layer.down.all.has_wgmma());
         backend.prepare_kernels(&entries::needed(config, &model, &options, [mma, wgmma, flash_mma]))?;
         Ok(GpuDevice {
             config: config.clone(),
@@ -98,6 +101,7 @@ impl<B: Backend> GpuDevice<B> {
             options,
             mma,
             wgmma,
+            wgmma_experts,
             flash_mma,
             backend: RefCell::new(backend),
             model,

@@ -99,10 +99,8 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         entries.extend(["experts_down_mma", "experts_down_mma_chain", "experts_down_mma_routes"]);
     }
     if wgmma {
-        let dense = ["project_wgmma", "output_wgmma"].into_iter().flat_map(|stem| [16, 32, 64, 128].map(|rows| entry(stem, rows)));
-        let grouped =
-            ["experts_gate_up_wgmma", "experts_down_wgmma"].into_iter().flat_map(|stem| [16, 32, 64].map(|rows| entry(stem, rows)));
-        entries.extend(dense.chain(grouped));
+        let stems = ["project_wgmma", "output_wgmma", "experts_gate_up_wgmma", "experts_down_wgmma"];
+        entries.extend(stems.into_iter().flat_map(|stem| [16, 32, 64, 128].map(|rows| entry(stem, rows))));
     }
     if !options.fused_dequantise {
         entries.extend(["dequantise_q4", "dequantise_q8"]);

@@ -82,12 +82,12 @@ pub const WG_ROWS: usize = 128;
 /// Threads of the wgmma kernels.
 pub const WG_THREADS: u32 = 256;
 
-/// Rows of activations of a tile of the dense wgmma kernels, for `rows` rows: larger than with one simdgroup a tile, since
-/// the tile is shared by more outputs.
+/// Rows of activations of a tile of the wgmma kernels, for `rows` rows that share a weight matrix. Larger than [`tile_rows`]:
+/// a tile of twice the rows dequantises no more weights, which pays for some padding.
 pub fn wgmma_rows(options: &GpuOptions, rows: usize) -> u32 {
     match options.tile_rows {
-        TileRows::ByShape if rows > 64 => 128,
-        TileRows::ByShape if rows > 32 => 64,
+        TileRows::ByShape if rows > 40 => 128,
+        TileRows::ByShape if rows > 20 => 64,
         _ => tile_rows(options, rows),
     }
 }

@@ -12,7 +12,7 @@ use crate::launch::{
 use crate::matrix::{GpuExperts, GpuMatrix};
 use crate::policy::{
     DOWN_SPANS_MAX, FEW_ROWS, GATE_OUTPUTS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, WG_ROWS,
-    WG_THREADS, span_inputs, tile_rows,
+    WG_THREADS, span_inputs, tile_rows, wgmma_rows,
 };
 
 /// One grouped product: the routed experts, or the shared expert for all rows.
@@ -34,9 +34,9 @@ impl<B: Backend> GpuDevice<B> {
         }
         let weights = &self.model.layers[layer];
         let (gate, up) = (weights.gate, weights.up);
-        let shared = [weights.shared_gate, weights.shared_up].map(single);
+        let (shared, dense) = ([weights.shared_gate, weights.shared_up].map(single), self.dense(rows, weights.shared_gate));
         self.gate_up_tiles(self.routed(rows), [gate, up], [x.view, hidden.view]);
-        self.gate_up_tiles(self.dense(rows), shared, [x.view, hidden.view]);
+        self.gate_up_tiles(dense, shared, [x.view, hidden.view]);
     }
 
     pub(super) fn down(&mut self, layer: usize, rows: usize, [routes, hidden]: [&GpuBuffer; 2], residual: &GpuBuffer) {
@@ -49,9 +49,9 @@ impl<B: Backend> GpuDevice<B> {
             };
         }
         let weights = &self.model.layers[layer];
-        let (down, shared) = (weights.down, single(weights.shared_down));
+        let (down, shared, dense) = (weights.down, single(weights.shared_down), self.dense(rows, weights.shared_down));
         self.down_tiles(self.routed(rows), down, hidden.view);
-        self.down_tiles(self.dense(rows), shared, hidden.view);
+        self.down_tiles(dense, shared, hidden.view);
         MoeCombine {
             entry: "moe_combine",
             part: self.arena.expert_parts,
@@ -345,8 +345,10 @@ impl<B: Backend> GpuDevice<B> {
         Grouped { dense: false, rows, tile_rows: self.expert_tile_rows(rows) }
     }
 
-    fn dense(&self, rows: usize) -> Grouped {
-        Grouped { dense: true, rows, tile_rows: tile_rows(&self.options, rows) }
+    fn dense(&self, rows: usize, matrix: GpuMatrix) -> Grouped {
+        let wide = self.wgmma && matrix.has_wgmma();
+        let tile_rows = if wide { wgmma_rows(&self.options, rows) } else { tile_rows(&self.options, rows) };
+        Grouped { dense: true, rows, tile_rows }
     }
 
     /// Tiles of places, at most: with routed experts the device knows how many there are, and the rest return at once.

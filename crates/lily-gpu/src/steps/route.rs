@@ -6,7 +6,7 @@ use crate::backend::Backend;
 use crate::buffer::{GpuBuffer, floats};
 use crate::device::GpuDevice;
 use crate::launch::{MoeCount, MoePlace, MoeTopK};
-use crate::policy::{FEW_ROWS, tile_rows};
+use crate::policy::{FEW_ROWS, tile_rows, wgmma_rows};
 
 use super::multiply::Product;
 
@@ -47,7 +47,7 @@ impl<B: Backend> GpuDevice<B> {
     /// Rows of a tile of the grouped products.
     pub(super) fn expert_tile_rows(&self, rows: usize) -> u32 {
         let per_expert = rows * self.config.experts_per_token / self.config.experts;
-        tile_rows(&self.options, per_expert)
+        if self.wgmma_experts { wgmma_rows(&self.options, per_expert) } else { tile_rows(&self.options, per_expert) }
     }
 
     /// From routes to the rows of each expert, where the grouped products need them.
