@@ -26,6 +26,32 @@ pub(super) struct Product {
     pub out_stride: usize,
 }
 
+/// A launcher of up to four matrices side by side: theirs are the buffers and rows, the rest is said.
+macro_rules! side_by_side {
+    ($launcher:ident, $run:expr, {$($field:ident: $value:expr),* $(,)?}) => {{
+        let [m0, m1, m2, m3] = padded($run);
+        $launcher {
+            codes0: m0.codes,
+            scales0: m0.scales,
+            biases0: m0.biases,
+            codes1: m1.codes,
+            scales1: m1.scales,
+            biases1: m1.biases,
+            codes2: m2.codes,
+            scales2: m2.scales,
+            biases2: m2.biases,
+            codes3: m3.codes,
+            scales3: m3.scales,
+            biases3: m3.biases,
+            rows0: m0.rows as u32,
+            rows1: m1.rows as u32,
+            rows2: m2.rows as u32,
+            rows3: m3.rows as u32,
+            $($field: $value,)*
+        }
+    }};
+}
+
 impl<B: Backend> GpuDevice<B> {
     /// `out = [m0 | m1 | ..] x`, by the kernel that suits the rows. Up to four matrices of one format are one launch.
     pub(super) fn multiply(&mut self, product: Product, matrices: &[GpuMatrix]) {
@@ -48,22 +74,10 @@ impl<B: Backend> GpuDevice<B> {
 
     fn multiply_mma(&mut self, product: Product, run: &[GpuMatrix], spans: usize) {
         let outputs = MMA_SIMDGROUPS / spans * 16;
-        let [m0, m1, m2, m3] = padded(run);
+        let m0 = run[0];
         let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(outputs)).sum();
-        ProjectMma {
+        let launch = side_by_side!(ProjectMma, run, {
             entry: entry("project_mma", m0.bits.suffix()),
-            codes0: m0.codes,
-            scales0: m0.scales,
-            biases0: m0.biases,
-            codes1: m1.codes,
-            scales1: m1.scales,
-            biases1: m1.biases,
-            codes2: m2.codes,
-            scales2: m2.scales,
-            biases2: m2.biases,
-            codes3: m3.codes,
-            scales3: m3.scales,
-            biases3: m3.biases,
             x: product.x,
             sums: self.arena.sums,
             out: product.out,
@@ -71,37 +85,21 @@ impl<B: Backend> GpuDevice<B> {
             batch: product.rows as u32,
             x_stride: product.x_stride as u32,
             out_stride: product.out_stride as u32,
-            rows0: m0.rows as u32,
-            rows1: m1.rows as u32,
-            rows2: m2.rows as u32,
-            rows3: m3.rows as u32,
             parts: self.chained_parts(),
             eps: self.config.rms_eps,
             grid: [tiles, 1, 1],
             threads: 32 * MMA_SIMDGROUPS as u32,
-        }
-        .launch(product.stage, &mut self.list);
+        });
+        launch.launch(product.stage, &mut self.list);
     }
 
     fn multiply_few(&mut self, product: Product, run: &[GpuMatrix]) {
         let rows = vector_rows(product.rows);
         let outputs = project_outputs(rows) * PROJECT_THREADS as usize / 32;
-        let [m0, m1, m2, m3] = padded(run);
+        let m0 = run[0];
         let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(outputs)).sum();
-        Project {
+        let launch = side_by_side!(Project, run, {
             entry: entry3("project", m0.bits.suffix(), rows, m0.lane_inputs(rows)),
-            codes0: m0.codes,
-            scales0: m0.scales,
-            biases0: m0.biases,
-            codes1: m1.codes,
-            scales1: m1.scales,
-            biases1: m1.biases,
-            codes2: m2.codes,
-            scales2: m2.scales,
-            biases2: m2.biases,
-            codes3: m3.codes,
-            scales3: m3.scales,
-            biases3: m3.biases,
             x: product.x,
             sums: self.arena.sums,
             out: product.out,
@@ -110,16 +108,12 @@ impl<B: Backend> GpuDevice<B> {
             batch: product.rows as u32,
             x_stride: product.x_stride as u32,
             out_stride: product.out_stride as u32,
-            rows0: m0.rows as u32,
-            rows1: m1.rows as u32,
-            rows2: m2.rows as u32,
-            rows3: m3.rows as u32,
             parts: self.chained_parts(),
             eps: self.config.rms_eps,
             grid: [tiles, product.rows.div_ceil(rows), 1],
             threads: PROJECT_THREADS,
-        }
-        .launch(product.stage, &mut self.list);
+        });
+        launch.launch(product.stage, &mut self.list);
     }
 
     /// As `multiply` on tiles; with `add` one matrix, and `out +=`.
@@ -143,22 +137,10 @@ impl<B: Backend> GpuDevice<B> {
             return self.multiply_wgmma(product, run, add);
         }
         let rows = tile_rows(&self.options, product.rows);
-        let [m0, m1, m2, m3] = padded(run);
+        let m0 = run[0];
         let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(TILE_COLS)).sum();
-        ProjectMatmul {
+        let launch = side_by_side!(ProjectMatmul, run, {
             entry: entry2(if add { "output_matmul" } else { "project_matmul" }, m0.bits.suffix(), rows),
-            codes0: m0.codes,
-            scales0: m0.scales,
-            biases0: m0.biases,
-            codes1: m1.codes,
-            scales1: m1.scales,
-            biases1: m1.biases,
-            codes2: m2.codes,
-            scales2: m2.scales,
-            biases2: m2.biases,
-            codes3: m3.codes,
-            scales3: m3.scales,
-            biases3: m3.biases,
             x: product.x,
             out: product.out,
             cols: m0.cols as u32,
@@ -166,48 +148,28 @@ impl<B: Backend> GpuDevice<B> {
             batch: product.rows as u32,
             x_stride: product.x_stride as u32,
             out_stride: product.out_stride as u32,
-            rows0: m0.rows as u32,
-            rows1: m1.rows as u32,
-            rows2: m2.rows as u32,
-            rows3: m3.rows as u32,
             grid: [tiles, product.rows.div_ceil(rows as usize), 1],
             threads: 128,
-        }
-        .launch(product.stage, &mut self.list);
+        });
+        launch.launch(product.stage, &mut self.list);
     }
 
     fn multiply_wgmma(&mut self, product: Product, run: &[GpuMatrix], add: bool) {
         let rows = wgmma_rows(&self.options, product.rows);
-        let [m0, m1, m2, m3] = padded(run);
+        let m0 = run[0];
         let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(WG_ROWS)).sum();
-        ProjectWgmma {
+        let launch = side_by_side!(ProjectWgmma, run, {
             entry: entry(if add { "output_wgmma" } else { "project_wgmma" }, rows),
-            codes0: m0.codes,
-            scales0: m0.scales,
-            biases0: m0.biases,
-            codes1: m1.codes,
-            scales1: m1.scales,
-            biases1: m1.biases,
-            codes2: m2.codes,
-            scales2: m2.scales,
-            biases2: m2.biases,
-            codes3: m3.codes,
-            scales3: m3.scales,
-            biases3: m3.biases,
             x: product.x,
             out: product.out,
             cols: m0.cols as u32,
             batch: product.rows as u32,
             x_stride: product.x_stride as u32,
             out_stride: product.out_stride as u32,
-            rows0: m0.rows as u32,
-            rows1: m1.rows as u32,
-            rows2: m2.rows as u32,
-            rows3: m3.rows as u32,
             grid: [tiles, product.rows.div_ceil(rows as usize), 1],
             threads: WG_THREADS,
-        }
-        .launch(product.stage, &mut self.list);
+        });
+        launch.launch(product.stage, &mut self.list);
     }
 
     /// `out += matrix x` for few rows. With the gain of the next norm its input is prepared too; returns the parts of its
