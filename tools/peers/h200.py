@@ -1,12 +1,14 @@
 """Lily, llama.cpp and mlx-lm by turns on one NVIDIA GPU, without a network: prefill and decode, medians and ratios.
 
+    python tools/peers/h200.py pack --carried CARRIED                     here: cuts llama.cpp's sources to what is built (9 MB)
     python tools/peers/h200.py prepare --carried CARRIED --work WORK      builds llama.cpp, writes the weights (40 GB, about 6 minutes)
     python tools/peers/h200.py run --carried CARRIED --work WORK          measures; prints a table, writes WORK/h200.json
 
 The machine needs nvcc, cmake, a C++ compiler and Python 3.11. What else it needs is carried there, in a folder:
 
     lily                        target/release/lily, stripped
-    llama_cpp_python-*.tar.gz   pip download --no-binary :all: --no-deps --no-build-isolation llama-cpp-python
+    llama.cpp.tar.xz            made by `pack` from llama_cpp_python-*.tar.gz in the same folder, which need not travel:
+                                pip download --no-binary :all: --no-deps --no-build-isolation llama-cpp-python
     wheels/                     pip download gguf numpy; for mlx-lm also mlx-lm 'mlx[cuda13]'
 
 Whatever is missing there is taken from the machine, or the engine is left out and the table says so. Both other engines
@@ -30,6 +32,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 DECODED = 64
+UNUSED = ("docs/", "models/", "benches/", "tests/", "media/", "examples/", "tools/ui/", "tools/server/", ".github/")
+BUILD = ["CMAKE_BUILD_TYPE=Release", "LLAMA_CURL=OFF", "LLAMA_BUILD_SERVER=OFF", "LLAMA_BUILD_APP=OFF", "LLAMA_BUILD_TESTS=OFF"]
+BUILD += ["LLAMA_BUILD_EXAMPLES=OFF"]
 
 
 def command(*words, **options):
@@ -45,22 +50,36 @@ def install(carried, *packages):
         command(sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", carried / "wheels", *missing)
 
 
-def build_llama(carried, work):
-    """llama-bench with CUDA for the card that is here, from the sources that the Python package carries."""
-    built = work / "llama" / "bin" / "llama-bench"
-    if built.exists():
-        return
-    archives = sorted(carried.glob("llama_cpp_python-*.tar.gz"))
+def pack(options):
+    """The archive's vendored llama.cpp without what building llama-bench does not touch, under its package's version."""
+    archives = sorted(options.carried.glob("llama_cpp_python-*.tar.gz"))
     if not archives:
-        print("llama.cpp: no llama_cpp_python-*.tar.gz was carried: left out", file=sys.stderr)
+        sys.exit(f"{options.carried}: expected llama_cpp_python-*.tar.gz; get it with pip download")
+    root = archives[-1].name.removesuffix(".tar.gz")
+    inside = f"{root}/vendor/llama.cpp/"
+    with tarfile.open(archives[-1]) as source, tarfile.open(options.carried / "llama.cpp.tar.xz", "w:xz") as packed:
+        for member in source:
+            if member.isfile() and member.name.startswith(inside) and not member.name.removeprefix(inside).startswith(UNUSED):
+                content = source.extractfile(member)
+                member.name = f"{root}/" + member.name.removeprefix(inside)
+                packed.addfile(member, content)
+    print(options.carried / "llama.cpp.tar.xz", (options.carried / "llama.cpp.tar.xz").stat().st_size, "bytes")
+
+
+def build_llama(carried, work):
+    """llama-bench with CUDA for the card that is here."""
+    if (work / "llama" / "bin" / "llama-bench").exists():
         return
-    with tarfile.open(archives[-1]) as archive:
+    if not (carried / "llama.cpp.tar.xz").exists():
+        print("llama.cpp: no llama.cpp.tar.xz was carried: left out", file=sys.stderr)
+        return
+    with tarfile.open(carried / "llama.cpp.tar.xz") as archive:
         archive.extractall(work, filter="data")
-    source = work / archives[-1].name.removesuffix(".tar.gz") / "vendor" / "llama.cpp"
+        version = archive.getnames()[0].split("/")[0]
+    (work / "llama.version").write_text(version)
     card = command("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader").split()[0].replace(".", "")
     options = ["GGML_CUDA=ON", f"CMAKE_CUDA_ARCHITECTURES={card}a" if int(card) >= 90 else f"CMAKE_CUDA_ARCHITECTURES={card}"]
-    options += ["CMAKE_BUILD_TYPE=Release", "LLAMA_CURL=OFF", "LLAMA_BUILD_SERVER=OFF", "LLAMA_BUILD_APP=OFF"]
-    command("cmake", "-S", source, "-B", work / "llama", *(f"-D{option}" for option in options))
+    command("cmake", "-S", work / version, "-B", work / "llama", *(f"-D{option}" for option in options + BUILD))
     command("cmake", "--build", work / "llama", "--target", "llama-bench", "-j", os.cpu_count())
 
 
@@ -97,7 +116,7 @@ class Llama:
 
     def __init__(self, options):
         self.options, self.program = options, options.work / "llama" / "bin" / "llama-bench"
-        self.version = next(iter(sorted(options.carried.glob("llama_cpp_python-*.tar.gz")))).name.removesuffix(".tar.gz") + ", Q4_K"
+        self.version = (options.work / "llama.version").read_text() + ", Q4_K"
 
     @staticmethod
     def here(options):
@@ -178,17 +197,17 @@ def table(lengths, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=["prepare", "run"])
+    parser.add_argument("step", choices=["pack", "prepare", "run"])
     parser.add_argument("--carried", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=Path("work"))
     parser.add_argument("--lengths", type=lambda text: [int(part) for part in text.split(",")], default=[512, 2048, 4096, 16384, 32768])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--mlx-longest", type=int, default=512, help="longest prompt for mlx-lm, which reads some 200 tokens a second")
     options = parser.parse_args()
     options.carried, options.work = options.carried.resolve(), options.work.resolve()
-    if shutil.which("nvidia-smi") is None:
+    if options.step != "pack" and shutil.which("nvidia-smi") is None:
         parser.error("no nvidia-smi: this is for a machine with an NVIDIA GPU")
-    {"prepare": prepare, "run": run}[options.step](options)
+    {"pack": pack, "prepare": prepare, "run": run}[options.step](options)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 //! `lily eval`: how well a model predicts a text, and how far its predictions are from another engine's.
 //!
 //! The text is fed as it stands, whatever the model would have said (teacher forcing), window by window, each from an
-//! empty state. [`reference`] is the other engine's file, [`tally`] the figures, [`acceptance`] another use of the same
+//! empty state. [`mod@reference`] is the other engine's file, [`tally`] the figures, [`acceptance`] another use of the same
 //! passes: facts that are known of a checkpoint.
 
 mod acceptance;

@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 
 use super::tally::largest;
 
-/// What is predicted, position by position; see [`super::reference`] for the tensors.
+/// What is predicted, position by position; see [`mod@super::reference`] for the tensors.
 #[derive(Default)]
 pub struct Written {
     logprobs: Vec<u8>,
