@@ -6,14 +6,10 @@
 // span's tokens, then the gated norm. `inputs` [rows, channels] f32 is what the scan reads, `gates` [rows, heads_v] its
 // decay and beta.
 
-constant uint CONV_ROWS = 4;   // rows of a simdgroup of delta_conv
-constant uint CONV_TAPS = 4;   // taps that it keeps in registers; wider convolutions are read again for each row
-
 // delta_conv: convolution, silu, l2 norm of queries and keys, gates.
 // Math     y_t = silu(sum_j w_j x_{t-j}); q *= rsqrt(q q + 1e-6) / sqrt(dim_k); k *= rsqrt(k k + 1e-6)
 // Layout   projected [rows, stride] f32: qkv | z | b | a; ring see lib/delta.h.
-// Work     a simdgroup a head of CONV_ROWS rows, which share taps and neighbours; heads: queries, keys, values.
-//          Grid: (rows / CONV_ROWS, heads / simdgroups).
+// Work     a simdgroup a head of a row; heads: queries, keys, values. Grid: (rows, heads / simdgroups).
 // Numerics f32. Bound by bytes: 8 a channel.
 kernel void delta_conv(device const float *projected [[buffer(0)]], device const uint4 *rows [[buffer(1)]],
                        device const float *conv [[buffer(2)]], device const float *decay_rate [[buffer(3)]],
@@ -22,61 +18,35 @@ kernel void delta_conv(device const float *projected [[buffer(0)]], device const
                        constant DeltaArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
                        uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                        uint simdgroups [[simdgroups_per_threadgroup]]) {
-  uint heads = 2 * args.heads_k + args.heads_v, head = min(group.y * simdgroups + simdgroup_at, heads - 1), row0 = group.x * CONV_ROWS;
+  uint heads = 2 * args.heads_k + args.heads_v, row = group.x, head = min(group.y * simdgroups + simdgroup_at, heads - 1);
   uint width = args.conv_width, channels = 2 * args.heads_k * args.dim_k + args.heads_v * args.dim_v;
   bool is_value = head >= 2 * args.heads_k, is_query = head < args.heads_k;
   uint size = is_value ? args.dim_v : args.dim_k;
   uint first = is_value ? 2 * args.heads_k * args.dim_k + (head - 2 * args.heads_k) * args.dim_v : head * args.dim_k;
-  uint4 row_of[CONV_ROWS];
-  for (uint r = 0; r < CONV_ROWS; ++r) row_of[r] = rows[min(row0 + r, args.row_count - 1)];
-  float value[CONV_ROWS][DIM_V_MAX / 32], square[CONV_ROWS];
-  for (uint r = 0; r < CONV_ROWS; ++r) square[r] = 0.0f;
-#pragma unroll
-  for (uint i = 0; i < DIM_V_MAX / 32; ++i) {
+  uint position = rows[row].y, age_in_pass = row - rows[row].w;
+  device const float *from = projected + row * args.stride + first;
+  device const float *past = ring + (rows[row].x * args.layers + args.layer) * width * channels + first;
+  float value[DIM_V_MAX / 32], square = 0.0f;
+  for (uint i = 0; i * 32 + lane < size; ++i) {
     uint at = i * 32 + lane;
-    bool there = at < size;   // the whole simdgroup or none of it, but for the last values of an odd size
-    uint channel = first + at;
-    // Rows row0 - 3 .. row0 + 3, whichever span they are of.
-    float taps[CONV_TAPS], raw[CONV_ROWS + CONV_TAPS - 1];
-    for (uint age = 0; age < CONV_TAPS; ++age) taps[age] = there && age < width ? conv[channel * width + width - 1 - age] : 0.0f;
-    for (uint j = 0; j < CONV_ROWS + CONV_TAPS - 1; ++j) {
-      uint row = row0 + j;   // plus 3
-      bool inside = there && row >= CONV_TAPS - 1 && row - (CONV_TAPS - 1) < args.row_count;
-      raw[j] = inside ? projected[(row - (CONV_TAPS - 1)) * args.stride + channel] : 0.0f;
+    float sum = 0.0f;
+    for (uint age = 0; age < width; ++age) {
+      // A pointer moves back: an index below zero would wrap.
+      float raw = age <= age_in_pass ? (from - age * args.stride)[at] : past[(position + width - age) % width * channels + at];
+      sum += conv[(first + at) * width + width - 1 - age] * raw;
     }
-#pragma unroll
-    for (uint r = 0; r < CONV_ROWS; ++r) {
-      uint row = min(row0 + r, args.row_count - 1), age_in_pass = row - row_of[r].w;
-      device const float *past = ring + (row_of[r].x * args.layers + args.layer) * width * channels + channel;
-      float sum = 0.0f;
-      for (uint age = 0; age < CONV_TAPS; ++age) {
-        float here = raw[r + CONV_TAPS - 1 - age];
-        if (there && age < width && age > age_in_pass) here = past[(row_of[r].y + width - age) % width * channels];
-        sum += taps[age] * here;
-      }
-      for (uint age = CONV_TAPS; there && age < width; ++age) {
-        float here = age <= age_in_pass ? projected[(row - age) * args.stride + channel] : past[(row_of[r].y + width - age) % width * channels];
-        sum += conv[channel * width + width - 1 - age] * here;
-      }
-      value[r][i] = there ? sum / (1.0f + exp(-sum)) : 0.0f;
-      square[r] += value[r][i] * value[r][i];
-    }
+    value[i] = sum / (1.0f + exp(-sum));
+    square += value[i] * value[i];
   }
-#pragma unroll
-  for (uint r = 0; r < CONV_ROWS; ++r) {
-    float scale = rsqrt(simd_sum(square[r]) + 1e-6f);
-    if (is_query) scale *= rsqrt(float(args.dim_k));
-    if (is_value) scale = 1.0f;
-    uint row = row0 + r;
-    if (group.y * simdgroups + simdgroup_at < heads && row < args.row_count) {
-#pragma unroll
-      for (uint i = 0; i < DIM_V_MAX / 32; ++i)
-        if (i * 32 + lane < size) inputs[row * channels + first + i * 32 + lane] = value[r][i] * scale;
-      if (is_value && lane == 0) {
-        uint h = head - 2 * args.heads_k;
-        device const float *b = projected + row * args.stride + channels + args.heads_v * args.dim_v;
-        gates[row * args.heads_v + h] = float2(state_decay(b[args.heads_v + h], decay_rate[h], dt_bias[h]), write_strength(b[h]));
-      }
+  float scale = rsqrt(simd_sum(square) + 1e-6f);
+  if (is_query) scale *= rsqrt(float(args.dim_k));
+  if (is_value) scale = 1.0f;
+  if (group.y * simdgroups + simdgroup_at < heads) {
+    for (uint i = 0; i * 32 + lane < size; ++i) inputs[row * channels + first + i * 32 + lane] = value[i] * scale;
+    if (is_value && lane == 0) {
+      uint h = head - 2 * args.heads_k;
+      device const float *b = projected + row * args.stride + channels + args.heads_v * args.dim_v;
+      gates[row * args.heads_v + h] = float2(state_decay(b[args.heads_v + h], decay_rate[h], dt_bias[h]), write_strength(b[h]));
     }
   }
 }

@@ -91,7 +91,8 @@ impl<B: Backend> GpuDevice<B> {
         let model = Model::new(&mut backend, weights)?;
         let arena = Arena::new(&mut backend, config, capacity, &options, entries::largest_matrix(&model))?;
         let mma = options.mma_decode && backend.has_mma();
-        let wgmma = options.wgmma_prefill && backend.has_wgmma();
+        // A matrix that is expanded before has no codes left to multiply by.
+        let wgmma = options.wgmma_prefill && options.fused_dequantise && backend.has_wgmma();
         let flash_mma = options.flash_mma && backend.has_mma();
         let wgmma_experts = wgmma && model.layers.iter().all(|layer| layer.gate.all.has_wgmma() && layer.down.all.has_wgmma());
         backend.prepare_kernels(&entries::needed(config, &model, &options, [mma, wgmma, flash_mma]))?;

@@ -199,5 +199,7 @@ fn passes_on_tensor_cores_agree_with_the_simulator_without() {
 #[test]
 fn gpu_and_simulator_agree_position_by_position() {
     let Some(cuda) = cuda() else { return };
-    nano::agreement(&Sim::fast(), &cuda).assert_within(1e-3, 0.99);
+    // The same kernels on both, but not the same order of sums: a rounding that chooses another expert moves the perplexity
+    // of so few positions by some thousandths. Over a whole text it is `lily eval` that compares.
+    nano::agreement(&Sim::fast().native(), &cuda).assert_within(4e-3, 0.99);
 }

@@ -42,11 +42,12 @@ fn tiny_models_agree_without_any_technique() {
 #[test]
 fn tiny_models_agree_on_native_kernels() {
     let native = Sim::fast().native();
-    let arms: [fn(&mut GpuOptions); 4] = [
+    let arms: [fn(&mut GpuOptions); 5] = [
         |_| {},
         |options| options.tile_rows = TileRows::Fixed(16),
         |options| options.wgmma_prefill = false,
         |options| options.flash_mma = false,
+        |options| options.fused_dequantise = false,
     ];
     for off in arms {
         let with = native.with(off);

@@ -14,9 +14,6 @@ use lily_model::LayerKind;
 const BLOCKED_COLUMNS: usize = 32;
 const REGISTER_COLUMNS: usize = 8;
 
-/// Rows of a simdgroup of `delta_conv`.
-const CONV_ROWS: usize = 4;
-
 /// Tokens that `delta_scan_blocked` solves together.
 pub(crate) const BLOCK: usize = 4;
 
@@ -85,7 +82,7 @@ impl<B: Backend> GpuDevice<B> {
             inputs: arena.inputs,
             gates: arena.gates,
             args,
-            grid: [rows.div_ceil(CONV_ROWS), (2 * config.heads_k + config.heads_v).div_ceil(4), 1],
+            grid: [rows, (2 * config.heads_k + config.heads_v).div_ceil(4), 1],
             threads: 128,
         }
         .launch(stage, &mut self.list);
