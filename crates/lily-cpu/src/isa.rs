@@ -3,6 +3,9 @@
 //! Every hot loop exists once per [`Isa`]. The best one is taken unless an option forces another; tests
 //! run all that the machine has.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -15,6 +18,8 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
+    /// The same with AMX: one instruction multiplies two tiles of bytes. For many rows; a few go as with [`Isa::Avx512`].
+    Amx,
     /// AArch64 without the dot-product instructions.
     Neon,
     /// AArch64 with `sdot`.
@@ -23,7 +28,7 @@ pub enum Isa {
 
 impl Isa {
     /// Best first.
-    pub const ALL: [Isa; 5] = [Isa::Avx512, Isa::Avx2, Isa::NeonDot, Isa::Neon, Isa::Portable];
+    pub const ALL: [Isa; 6] = [Isa::Amx, Isa::Avx512, Isa::Avx2, Isa::NeonDot, Isa::Neon, Isa::Portable];
 
     /// The best that this machine has.
     pub fn best() -> Isa {
@@ -49,6 +54,10 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_os = "linux")]
+            Isa::Amx => Isa::Avx512.is_available() && tiles::available(),
+            #[cfg(not(target_os = "linux"))]
+            Isa::Amx => false, // elsewhere the system gives tiles to nobody who asks as we do
             Isa::Neon | Isa::NeonDot => false,
         }
     }
@@ -60,7 +69,7 @@ impl Isa {
             Isa::Portable => true,
             Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             Isa::NeonDot => std::arch::is_aarch64_feature_detected!("dotprod"),
-            Isa::Avx2 | Isa::Avx512 => false,
+            Isa::Avx2 | Isa::Avx512 | Isa::Amx => false,
         }
     }
 
@@ -76,6 +85,7 @@ impl Isa {
             Isa::Portable => "portable",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
             Isa::Neon => "neon",
             Isa::NeonDot => "neon-dot",
         }

@@ -164,7 +164,7 @@ unsafe fn quantise_block(isa: Isa, inputs: &[f32], codes: &mut [Line], scales: &
         (scales[index], sums[index]) = match isa {
             // SAFETY: the machine has it; AVX-512 includes AVX2.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::Avx512 => unsafe { avx2::group(inputs, at, codes) },
+            Isa::Avx2 | Isa::Avx512 | Isa::Amx => unsafe { avx2::group(inputs, at, codes) },
             _ => group(inputs, at, codes),
         };
     }

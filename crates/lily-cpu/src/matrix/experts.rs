@@ -5,7 +5,8 @@
 //! row is its `j`-th choice, slot `per_row` the shared expert; slot `j` stands at column
 //! `j * expert_width` of the hidden buffer.
 
-use super::project::{BLOCK_MAX, Source, UNIT, pieces};
+use super::integer::TILE;
+use super::project::{BLOCK_MAX, Source, UNIT, block_max, pieces};
 use super::workspace::{Options, Workspace};
 use super::{PackedExperts, PackedMatrix, integer};
 use crate::exp::silu;
@@ -70,7 +71,7 @@ impl GateUpExperts<'_> {
         if rows == 0 {
             return;
         }
-        let Workspace { options, input, scratch, grouping, .. } = workspace;
+        let Workspace { options, input, tiles, scratch, grouping, .. } = workspace;
         let activations = activations(options, rows);
         let isa = options.isa;
         grouping.sort(&routes, rows, gate.experts());
@@ -81,20 +82,27 @@ impl GateUpExperts<'_> {
             input.reshape(rows, cols, activations);
         }
         let row = |n: usize| &x[n * x_stride..n * x_stride + cols];
-        let source = Source { isa, activations, row: &row, input };
+        let tile_count = if quantised && integer::wants_tiles(isa, rows) { grouping.tiles } else { 0 };
+        if tile_count > 0 {
+            tiles.reshape(tile_count, input);
+        }
+        let source = Source { isa, activations, row: &row, input, tiles: (tile_count > 0).then_some(tiles) };
         let matrices = |group: &Group| match group.expert {
             Some(expert) => (gate.expert(expert), up.expert(expert)),
             None => (shared_gate.view(), shared_up.view()),
         };
         let units = |group: &Group| matrices(group).0.rows.div_ceil(UNIT);
         let blocks = source.blocks(quantised);
+        let packs = Chunks::new(tile_count, 1);
         let chunks = Chunks::new(grouping.groups.iter().map(units).sum(), 1);
-        let rows_max = block_max(rows);
+        let rows_max = block_max(isa, rows);
         let hidden = Disjoint::new(&mut hidden[..rows * hidden_stride]);
         let scratch = Disjoint::new(scratch);
         team.run(|worker| {
             source.quantise(worker, &blocks);
             worker.finish(&blocks);
+            source.pack(worker, &packs, |tile| grouping.tile(tile, &grouping.rows));
+            worker.finish(&packs);
             // SAFETY: every member has its own scratch.
             let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0] };
             while let Some(taken) = chunks.take(worker) {
@@ -102,11 +110,11 @@ impl GateUpExperts<'_> {
                     let group = &grouping.groups[group];
                     let (gate, up) = matrices(group);
                     let range = range.start..range.end.min(gate.rows);
-                    let index = &grouping.rows[group.pairs.clone()];
+                    let index = (&grouping.rows[group.pairs.clone()], group.tile);
                     source.multiply((&gate, range.clone()), (&up, range.start), index, &mut scratch.out, &mut scratch.loops);
                     source.multiply((&up, range.clone()), (&gate, range.end), index, &mut scratch.other, &mut scratch.loops);
                     let products = scratch.out.chunks_exact(range.len()).zip(scratch.other.chunks_exact(range.len()));
-                    for ((&row, &slot), (gate, up)) in index.iter().zip(&grouping.slots[group.pairs.clone()]).zip(products) {
+                    for ((&row, &slot), (gate, up)) in index.0.iter().zip(&grouping.slots[group.pairs.clone()]).zip(products) {
                         let first = row as usize * hidden_stride + slot as usize * width + range.start;
                         // SAFETY: a pair's columns belong to one group, and ranges taken are disjoint.
                         let hidden = unsafe { hidden.slice(first..first + range.len()) };
@@ -132,7 +140,7 @@ impl DownExperts<'_> {
         if rows == 0 {
             return;
         }
-        let Workspace { options, input, shared_input, scratch, grouping, .. } = workspace;
+        let Workspace { options, input, shared_input, tiles, shared_tiles, scratch, grouping, .. } = workspace;
         let activations = activations(options, rows);
         let isa = options.isa;
         grouping.sort(&routes, rows, down.experts());
@@ -152,14 +160,23 @@ impl DownExperts<'_> {
             let first = row * hidden_stride + per_row * width;
             &hidden[first..first + shared_down.cols()]
         };
-        let routed = Source { isa, activations, row: &routed_row, input };
-        let shared = Source { isa, activations, row: &shared_row, input: shared_input };
+        let counts = [grouping.tiles - rows.div_ceil(TILE), rows.div_ceil(TILE)];
+        let wanted = quantised.map(|quantised| quantised && integer::wants_tiles(isa, rows));
+        if wanted[0] {
+            tiles.reshape(counts[0], input);
+        }
+        if wanted[1] {
+            shared_tiles.reshape(counts[1], shared_input);
+        }
+        let routed = Source { isa, activations, row: &routed_row, input, tiles: wanted[0].then_some(tiles) };
+        let shared = Source { isa, activations, row: &shared_row, input: shared_input, tiles: wanted[1].then_some(shared_tiles) };
         let matrix = |group: &Group| match group.expert {
             Some(expert) => down.expert(expert),
             None => shared_down.view(),
         };
         let rows_max = sum_max(rows);
         let blocks = [routed.blocks(quantised[0]), shared.blocks(quantised[1])];
+        let packs = [0, 1].map(|i| Chunks::new(if wanted[i] { counts[i] } else { 0 }, 1));
         let granule = if rows <= integer::GEMV_ROWS { 4 * UNIT } else { rows_max };
         let chunks = Chunks::new(outputs, granule.min(outputs / team.count() / UNIT * UNIT).max(UNIT));
         let residual = Disjoint::new(&mut residual[..rows * residual_stride]);
@@ -168,6 +185,9 @@ impl DownExperts<'_> {
             routed.quantise(worker, &blocks[0]);
             shared.quantise(worker, &blocks[1]);
             blocks.iter().for_each(|blocks| worker.finish(blocks));
+            routed.pack(worker, &packs[0], |tile| grouping.tile(tile, &grouping.choices));
+            shared.pack(worker, &packs[1], |tile| grouping.tile(counts[0] + tile, &grouping.rows));
+            packs.iter().for_each(|packs| worker.finish(packs));
             // SAFETY: every member has its own scratch.
             let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0] };
             while let Some(taken) = chunks.take(worker) {
@@ -180,8 +200,8 @@ impl DownExperts<'_> {
                         let rows_of = &grouping.rows[group.pairs.clone()];
                         let slots = &grouping.slots[group.pairs.clone()];
                         let (source, index) = match group.expert {
-                            Some(_) => (&routed, &grouping.choices[group.pairs.clone()]),
-                            None => (&shared, rows_of),
+                            Some(_) => (&routed, (&grouping.choices[group.pairs.clone()], group.tile)),
+                            None => (&shared, (rows_of, 0)),
                         };
                         let view = matrix(group);
                         let next = grouping.groups.get(at + 1).map_or(view, matrix);
@@ -209,11 +229,6 @@ fn activations(options: &Options, rows: usize) -> Activations {
     if rows <= integer::GEMV_ROWS { options.decode } else { options.prefill_experts }
 }
 
-/// Weight rows whose products wait in scratch at once: many for a few rows of x, else one panel.
-fn block_max(rows: usize) -> usize {
-    if rows <= integer::GEMV_ROWS { BLOCK_MAX } else { UNIT }
-}
-
 /// Outputs that are summed over the experts at once: the sums stay in the second-level cache, and an
 /// expert's rows are long enough to stream.
 fn sum_max(rows: usize) -> usize {
@@ -236,7 +251,7 @@ fn swiglu(isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
     match isa {
         // SAFETY: an `Isa` in use was found on this machine; AVX-512 includes AVX2.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 => unsafe { avx2(gate, up, out) },
+        Isa::Avx2 | Isa::Avx512 | Isa::Amx => unsafe { avx2(gate, up, out) },
         _ => body(gate, up, out),
     }
 }
@@ -250,6 +265,8 @@ pub(super) struct Grouping {
     pub rows: Vec<u32>,
     pub slots: Vec<u32>,
     pub choices: Vec<u32>,
+    /// Tiles of rows, of which every group has its own.
+    pub tiles: usize,
     counts: Vec<u32>,
 }
 
@@ -258,9 +275,18 @@ pub(super) struct Group {
     /// `None`: the shared expert.
     pub expert: Option<usize>,
     pub pairs: std::ops::Range<usize>,
+    /// The first of its tiles.
+    pub tile: usize,
 }
 
 impl Grouping {
+    /// The entries of one of the lists that belong to a tile.
+    fn tile<'l>(&self, tile: usize, list: &'l [u32]) -> &'l [u32] {
+        let group = &self.groups[self.groups.partition_point(|group| group.tile <= tile) - 1];
+        let first = group.pairs.start + (tile - group.tile) * TILE;
+        &list[first..group.pairs.end.min(first + TILE)]
+    }
+
     /// Counting sort; rows stay in order within an expert.
     fn sort(&mut self, routes: &Routes<'_>, rows: usize, experts: usize) {
         let per_row = routes.per_row;
@@ -272,16 +298,18 @@ impl Grouping {
         for &id in ids {
             self.counts[id as usize] += 1;
         }
-        let mut next = 0;
+        let (mut next, mut tile) = (0, 0);
         for (expert, count) in self.counts.iter_mut().enumerate() {
             let first = next;
             next += *count as usize;
             if *count > 0 {
-                self.groups.push(Group { expert: Some(expert), pairs: first..next });
+                self.groups.push(Group { expert: Some(expert), pairs: first..next, tile });
+                tile += (next - first).div_ceil(TILE);
             }
             *count = first as u32;
         }
-        self.groups.push(Group { expert: None, pairs: next..next + rows });
+        self.groups.push(Group { expert: None, pairs: next..next + rows, tile });
+        self.tiles = tile + rows.div_ceil(TILE);
         for list in [&mut self.rows, &mut self.slots, &mut self.choices] {
             list.clear();
             list.resize(next + rows, 0);

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::workspace::{LoopScratch, Workspace};
+use super::integer::{Inputs, TILE, Tiles};
 use super::{PackedMatrix, View, float, integer};
 use crate::isa::Isa;
 use crate::quantise::{Activations, Quantised, grow};
@@ -36,6 +37,21 @@ pub(super) const UNIT: usize = 32;
 /// Weight rows whose products wait in scratch at once when rows of x are few.
 pub(super) const BLOCK_MAX: usize = 1024;
 
+/// Weight rows whose products wait in scratch at once when rows of x are many and go as tiles: these stay in the
+/// second-level cache from one panel to the next.
+const TILE_BLOCK: usize = 128;
+
+/// Weight rows whose products wait in scratch at once: many for a few rows of x, else one panel.
+pub(super) fn block_max(isa: Isa, rows: usize) -> usize {
+    if rows <= integer::GEMV_ROWS {
+        BLOCK_MAX
+    } else if integer::wants_tiles(isa, rows) {
+        TILE_BLOCK
+    } else {
+        UNIT
+    }
+}
+
 /// Matrices of one projection at most: `qkv | z | b | a`.
 pub const JOBS_MAX: usize = 4;
 
@@ -52,7 +68,7 @@ pub fn project(team: &mut Team, workspace: &mut Workspace, projection: Projectio
     if rows == 0 {
         return;
     }
-    let Workspace { options, input, scratch, identity, .. } = workspace;
+    let Workspace { options, input, tiles, scratch, identity, .. } = workspace;
     let options = *options;
     let activations = if rows <= integer::GEMV_ROWS { options.decode } else { options.prefill };
     let views: [Option<View<'_>>; JOBS_MAX] = std::array::from_fn(|i| jobs.get(i).map(|job| job.matrix.view()));
@@ -63,22 +79,29 @@ pub fn project(team: &mut Team, workspace: &mut Workspace, projection: Projectio
     identity.extend(identity.len() as u32..rows as u32);
     let index = &identity[..rows];
     let row = |n: usize| &x[n * x_stride..n * x_stride + cols];
-    let source = Source { isa: options.isa, activations, row: &row, input };
+    let tile_count = if quantised && integer::wants_tiles(options.isa, rows) { rows.div_ceil(TILE) } else { 0 };
+    if tile_count > 0 {
+        tiles.reshape(tile_count, input);
+    }
+    let source = Source { isa: options.isa, activations, row: &row, input, tiles: (tile_count > 0).then_some(tiles) };
     let units = views.map(|view| view.map_or(0, |view| view.rows.div_ceil(UNIT)));
     let blocks = source.blocks(quantised);
+    let packs = Chunks::new(tile_count, 1);
     let chunks = Chunks::new(units.iter().sum(), 1);
     let y = Disjoint::new(&mut y[..rows * y_stride]);
     let scratch = Disjoint::new(scratch);
     team.run(|worker| {
         source.quantise(worker, &blocks);
         worker.finish(&blocks);
+        source.pack(worker, &packs, |tile| &index[tile * TILE..rows.min((tile + 1) * TILE)]);
+        worker.finish(&packs);
         // SAFETY: every member has its own scratch.
         let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0] };
         while let Some(taken) = chunks.take(worker) {
-            pieces(taken.clone(), units, if rows <= integer::GEMV_ROWS { BLOCK_MAX } else { UNIT }, |job, range| {
+            pieces(taken.clone(), units, block_max(options.isa, rows), |job, range| {
                 let view = views[job].as_ref().expect("units belong to jobs");
                 let range = range.start..range.end.min(view.rows);
-                source.multiply((view, range.clone()), (view, range.end), index, &mut scratch.out, &mut scratch.loops);
+                source.multiply((view, range.clone()), (view, range.end), (index, 0), &mut scratch.out, &mut scratch.loops);
                 let first = jobs[job].column + range.start;
                 for (n, products) in scratch.out.chunks_exact(range.len()).take(rows).enumerate() {
                     let start = n * y_stride + first;
@@ -126,6 +149,8 @@ pub(super) struct Source<'s, 'x> {
     /// The floats of quantised row `i`.
     pub row: &'s (dyn Fn(usize) -> &'x [f32] + Sync),
     pub input: &'s Quantised,
+    /// The integers as tiles, where the step wants them.
+    pub tiles: Option<&'s Tiles>,
 }
 
 impl Source<'_, '_> {
@@ -142,19 +167,32 @@ impl Source<'_, '_> {
         }
     }
 
-    /// `out[n, r] = w[range.start + r] . x[index[n]]` for every index. `next`: where the caller goes on.
+    /// Makes tiles of quantised rows, `rows_of(tile)` each; they must be finished before anyone multiplies.
+    pub fn pack<'i>(&self, worker: &Worker<'_>, packs: &Chunks, rows_of: impl Fn(usize) -> &'i [u32]) {
+        let Some(tiles) = self.tiles else { return };
+        while let Some(taken) = packs.take(worker) {
+            for tile in taken.clone() {
+                // SAFETY: ranges taken are disjoint, and readers wait for all; tiles are made where AMX was found.
+                unsafe { tiles.fill(tile, self.input, rows_of(tile)) };
+            }
+        }
+    }
+
+    /// `out[n, r] = w[range.start + r] . x[index[n]]` for every index, whose tiles, if there are tiles, start with
+    /// number `tile`. `next`: where the caller goes on.
     pub fn multiply(
         &self,
         (view, range): (&View<'_>, Range<usize>),
         next: (&View<'_>, usize),
-        index: &[u32],
+        (index, tile): (&[u32], usize),
         out: &mut Vec<f32>,
         scratch: &mut LoopScratch,
     ) {
         grow(out, index.len() * range.len(), 0.0);
         let out = &mut out[..index.len() * range.len()];
         if integer::serves(self.isa, view, self.activations) {
-            integer::multiply(self.isa, (view, range), next, self.input, index, out, &mut scratch.panel);
+            let inputs = Inputs { x: self.input, index, tiles: self.tiles.map(|tiles| (tiles, tile)) };
+            integer::multiply(self.isa, (view, range), next, &inputs, out, &mut scratch.panel);
         } else {
             float::multiply(self.isa, view, range, &|n| (self.row)(index[n] as usize), index.len(), out, scratch);
         }

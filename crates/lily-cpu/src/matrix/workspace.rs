@@ -2,7 +2,7 @@
 //! routing, and scratch for every member of the team.
 
 use super::experts::Grouping;
-use super::integer::PanelScratch;
+use super::integer::{PanelScratch, Tiles};
 use crate::isa::Isa;
 use crate::quantise::{Activations, Quantised};
 
@@ -31,6 +31,9 @@ pub struct Workspace {
     pub(super) input: Quantised,
     /// What the shared expert's down projection reads.
     pub(super) shared_input: Quantised,
+    /// The same two as tiles, where the instruction set multiplies those.
+    pub(super) tiles: Tiles,
+    pub(super) shared_tiles: Tiles,
     pub(super) grouping: Grouping,
     /// `0, 1, 2, ...`: the index of a projection's rows.
     pub(super) identity: Vec<u32>,
@@ -65,6 +68,8 @@ impl Workspace {
             options,
             input: Quantised::default(),
             shared_input: Quantised::default(),
+            tiles: Tiles::default(),
+            shared_tiles: Tiles::default(),
             grouping: Grouping::default(),
             identity: Vec::new(),
             scratch: (0..count).map(|_| Scratch::default()).collect(),

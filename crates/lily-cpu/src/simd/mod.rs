@@ -133,7 +133,7 @@ pub(crate) trait Kernel: Sized {
         match isa {
             // SAFETY: an `Isa` is only made for a machine that has it (`Isa::is_available`).
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { x86::run_avx512(self) },
+            Isa::Avx512 | Isa::Amx => unsafe { x86::run_avx512(self) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { x86::run_avx2(self) },

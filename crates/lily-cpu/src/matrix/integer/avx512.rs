@@ -206,20 +206,37 @@ unsafe fn repack(panel: &mut Panel, weights: &Weights, rows: &[usize], groups: R
             }
         }
         for (from, to) in [(weights.scales, &mut panel.scales), (weights.biases, &mut panel.biases)] {
-            for first in groups.clone().step_by(8) {
-                let count = 8.min(groups.end - first);
-                let live = ((1u32 << count) - 1) as u8;
-                // SAFETY: the mask leaves out what is past the row.
-                let pairs =
-                    unsafe { transpose(rows, |row| _mm_maskz_loadu_epi16(live, from.add(2 * (row * weights.groups + first)).cast())) };
-                let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
-                let columns = pairs.into_iter().flat_map(|pair| [_mm512_slli_epi32::<16>(pair), _mm512_and_si512(pair, upper)]);
-                for (group, column) in columns.take(count).enumerate() {
-                    let to = &mut to[(first - groups.start + group) * ROWS + 16 * half..][..16];
-                    // SAFETY: sixteen values.
-                    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_castsi512_ps(column)) };
-                }
-            }
+            // SAFETY: passed on.
+            unsafe { scales(&mut to[16 * half..], ROWS, from, weights.groups, rows, groups.clone()) };
+        }
+    }
+}
+
+/// Scales or biases of sixteen rows as f32, `[groups][stride]`.
+///
+/// # Safety
+/// `from` has the groups of the rows, `row_groups` bf16 each; the machine has AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn scales(
+    to: &mut [f32],
+    stride: usize,
+    from: *const u8,
+    row_groups: usize,
+    rows: &[usize; 16],
+    groups: Range<usize>,
+) {
+    for first in groups.clone().step_by(8) {
+        let count = 8.min(groups.end - first);
+        let live = ((1u32 << count) - 1) as u8;
+        // SAFETY: the mask leaves out what is past the row.
+        let pairs = unsafe { transpose(rows, |row| _mm_maskz_loadu_epi16(live, from.add(2 * (row * row_groups + first)).cast())) };
+        let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+        let columns = pairs.into_iter().flat_map(|pair| [_mm512_slli_epi32::<16>(pair), _mm512_and_si512(pair, upper)]);
+        for (group, column) in columns.take(count).enumerate() {
+            let to = &mut to[(first - groups.start + group) * stride..][..16];
+            // SAFETY: sixteen values.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_castsi512_ps(column)) };
         }
     }
 }

@@ -4,11 +4,14 @@
 //! `scale * x_scale * sum(code * x) + bias * x_sum` with the inner sum exact. Two kinds:
 //! - up to [`GEMV_ROWS`] rows of activations: weight rows stream once through a matrix-vector loop, from
 //!   several distant places at once, which keeps more of the memory's streams busy than one;
-//! - more: 32 weight rows are repacked in cache (`panel`) and every tile of rows runs over them.
+//! - more: 32 weight rows are repacked in cache (`panel`) and every tile of rows runs over them. With AMX, sixteen weight
+//!   rows meet [`Tiles`] of sixteen rows, which the step has made of its activations (`amx`).
 //!
 //! The kinds differ in the order of the f32 sum over groups only: relative 1e-6 or less. Within a kind a
 //! product does not depend on the other rows of the call.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -16,11 +19,13 @@ mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod panel;
+mod tiles;
 
 use std::ops::Range;
 
 use self::panel::PanelLoops;
 pub use self::panel::PanelScratch;
+pub use self::tiles::{TILE, Tiles};
 use super::{Values, View};
 use crate::isa::Isa;
 use crate::quantise::{Activations, GROUP, Quantised};
@@ -37,26 +42,70 @@ pub fn serves(isa: Isa, view: &View<'_>, activations: Activations) -> bool {
     isa != Isa::Portable && activations != Activations::F32 && view.is_integer()
 }
 
+/// Rows of activations that some weight rows meet.
+pub struct Inputs<'x> {
+    pub x: &'x Quantised,
+    /// Which rows of `x`.
+    pub index: &'x [u32],
+    /// Where the step [`wants_tiles`]: all of them, and the first of these rows.
+    pub tiles: Option<(&'x Tiles, usize)>,
+}
+
+/// Whether a step of `rows` rows multiplies tiles, however few of the rows meet a matrix.
+pub fn wants_tiles(isa: Isa, rows: usize) -> bool {
+    isa == Isa::Amx && rows > GEMV_ROWS
+}
+
 /// `out[n, r] = w[range.start + r] . x[index[n]]`. `next`: the matrix and its row that the caller needs
 /// afterwards, a hint.
 pub fn multiply(
     isa: Isa,
     (view, range): (&View<'_>, Range<usize>),
     next: (&View<'_>, usize),
-    x: &Quantised,
-    index: &[u32],
+    inputs: &Inputs<'_>,
     out: &mut [f32],
     scratch: &mut PanelScratch,
 ) {
+    let Inputs { x, index, tiles } = *inputs;
     assert!(range.end <= view.rows && x.cols() == view.cols && out.len() == range.len() * index.len());
     let weights = Weights::new(view);
-    if index.len() > GEMV_ROWS {
-        let next = if next.0.is_integer() { (&Weights::new(next.0), next.1) } else { (&weights, range.end) };
+    let next = || if next.0.is_integer() { (Weights::new(next.0), next.1) } else { (weights, range.end) };
+    if let Some(tiles) = tiles {
+        let (next, row) = next();
+        tile_multiply((&weights, range), (&next, row), tiles, index.len(), out, scratch);
+    } else if index.len() > GEMV_ROWS {
+        let (next, row) = next();
+        let next = (&next, row);
         panel::multiply(panel_loops(isa), (&weights, range), next, x, index, out, scratch);
     } else if let Some(&last) = index.last() {
         let inputs: [Input; GEMV_ROWS] = std::array::from_fn(|n| Input::new(x, *index.get(n).unwrap_or(&last) as usize));
         gemv(isa, x.planes(), &weights, range, &inputs[..index.len()], out);
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn tile_multiply(
+    weights: (&Weights, Range<usize>),
+    next: (&Weights, usize),
+    tiles: (&Tiles, usize),
+    count: usize,
+    out: &mut [f32],
+    scratch: &mut PanelScratch,
+) {
+    // SAFETY: tiles are made where `Isa::Amx` was found; `multiply` checked the shapes.
+    unsafe { amx::multiply(weights, next, tiles, count, out, scratch) };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn tile_multiply(
+    _: (&Weights, Range<usize>),
+    _: (&Weights, usize),
+    _: (&Tiles, usize),
+    _: usize,
+    _: &mut [f32],
+    _: &mut PanelScratch,
+) {
+    unreachable!("no step makes tiles here");
 }
 
 fn panel_loops(isa: Isa) -> &'static PanelLoops {
@@ -80,7 +129,7 @@ fn gemv(isa: Isa, planes: usize, weights: &Weights, range: Range<usize>, inputs:
         Isa::Avx2 => unsafe { avx2::gemv(planes, weights, range, inputs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { avx512::gemv(planes, weights, range, inputs, out) },
+        Isa::Avx512 | Isa::Amx => unsafe { avx512::gemv(planes, weights, range, inputs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Isa::NeonDot => unsafe { neon::gemv::<neon::Dot>(planes, weights, range, inputs, out) },

@@ -52,7 +52,7 @@ pub struct Tile<'t> {
 /// Weight rows in cache. Sized for [`DEPTH`] inputs of 32 rows.
 #[derive(Default)]
 pub struct Panel {
-    codes: Vec<Line>,
+    pub codes: Vec<Line>,
     /// `[groups][rows]`
     pub scales: Vec<f32>,
     pub biases: Vec<f32>,
@@ -60,7 +60,7 @@ pub struct Panel {
 
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-struct Line([u8; 64]);
+pub struct Line(pub [u8; 64]);
 
 impl Panel {
     pub fn codes(&self) -> *const u8 {
@@ -75,7 +75,7 @@ impl Panel {
 /// Buffers of the loop.
 #[derive(Default)]
 pub struct PanelScratch {
-    panel: Panel,
+    pub panel: Panel,
     /// `[activation rows, ROWS_MAX]`
     sums: Vec<f32>,
 }
@@ -89,7 +89,7 @@ pub struct Ahead {
 
 impl Ahead {
     /// `rows` rows from `first` on, spread over `steps` calls of [`Ahead::advance`].
-    fn new(weights: &Weights, first: usize, rows: usize, steps: usize) -> Ahead {
+    pub fn new(weights: &Weights, first: usize, rows: usize, steps: usize) -> Ahead {
         let place = |start: *const u8, row_bytes: usize| start.wrapping_add(first * row_bytes);
         let (codes, scales) = (weights.cols / 2, weights.groups * 2);
         let step = |row_bytes: usize| (rows * row_bytes).div_ceil(steps);

@@ -1,0 +1,260 @@
+//! AMX: one instruction multiplies sixteen weight rows with sixteen rows of activations, 64 inputs deep, exactly.
+//!
+//! Sixteen weight rows at a time become bytes in cache ([`unpack`]); every tile of activations ([`super::tiles`]) then
+//! runs over them. A product of two tiles is one group: it goes through memory into the vector registers, where
+//! [`block`] scales it and adds it up, one vector a weight row, while the next group is being multiplied. The order of
+//! additions is that of the AVX-512 panels, so the results are theirs bit for bit.
+//!
+//! Rust has no stable names for these instructions; they are written as assembly, and the compiler never uses tile
+//! registers itself. A thread that has loaded a configuration releases it before it returns.
+
+// Register tiles are indexed in several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::panel::{AHEAD_GROUPS, Ahead, Line, PanelScratch};
+use super::tiles::{TILE, TILE_BYTES, TileInput, TileOutput, Tiles};
+use super::{Weights, avx512};
+use crate::quantise::{BLOCK, GROUP, Quantised, grow};
+
+/// Products of one group: `[planes, weight rows, activation rows]`.
+#[repr(C, align(64))]
+struct Dots([[[i32; TILE]; TILE]; 2]);
+
+/// `out[n, r] = w[range.start + r] . x[n]` for the `count` rows of the tiles from `first_tile` on. `next`: the weights
+/// and the row that the caller needs afterwards.
+///
+/// # Safety
+/// The machine has AMX and the process its permission; `range` is of the weights, and `out` is `[count, range]`.
+pub(super) unsafe fn multiply(
+    (weights, range): (&Weights, Range<usize>),
+    next: (&Weights, usize),
+    (tiles, first_tile): (&Tiles, usize),
+    count: usize,
+    out: &mut [f32],
+    scratch: &mut PanelScratch,
+) {
+    let (groups, width, tile_count) = (weights.groups, range.len(), count.div_ceil(TILE));
+    let panel = &mut scratch.panel;
+    grow(&mut panel.codes, TILE * row_bytes(groups) / 64, Line([0; 64]));
+    grow(&mut panel.scales, TILE * groups.next_multiple_of(8), 0.0);
+    grow(&mut panel.biases, TILE * groups.next_multiple_of(8), 0.0);
+    // SAFETY: by the caller's promise; nothing below unwinds between configuration and release.
+    unsafe {
+        configure();
+        for first in range.clone().step_by(TILE) {
+            let live = TILE.min(range.end - first);
+            // Past the last row the last is repeated; its products are dropped.
+            let rows: [usize; TILE] = std::array::from_fn(|i| (first + i).min(range.end - 1));
+            let (next, row) = if first + live < range.end { (weights, first + live) } else { next };
+            let mut ahead = Ahead::new(next, row, live, tile_count * groups.div_ceil(AHEAD_GROUPS));
+            unpack(panel.codes_mut(), weights, &rows);
+            avx512::scales(&mut panel.scales, TILE, weights.scales, weights.groups, &rows, 0..groups);
+            avx512::scales(&mut panel.biases, TILE, weights.biases, weights.groups, &rows, 0..groups);
+            for tile in 0..tile_count {
+                let part = tile * TILE..count.min((tile + 1) * TILE);
+                let factors = (panel.scales.as_ptr(), panel.biases.as_ptr());
+                let x = tiles.input(first_tile + tile, groups);
+                let sums = match tiles.planes() {
+                    1 => block::<1>(panel.codes(), factors, groups, x, &mut ahead),
+                    _ => block::<2>(panel.codes(), factors, groups, x, &mut ahead),
+                };
+                let live_mask = ((1u32 << live) - 1) as u16;
+                for (n, products) in part.zip(transpose(sums.map(|sum| _mm512_castps_si512(sum)))) {
+                    let at = out.as_mut_ptr().add(n * width + first - range.start);
+                    _mm512_mask_storeu_ps(at, live_mask, _mm512_castsi512_ps(products));
+                }
+            }
+        }
+        asm!("tilerelease", options(nomem, nostack, preserves_flags));
+    }
+}
+
+/// From row to row of unpacked weights: not a power of two, so that a tile's rows lie in different cache sets.
+fn row_bytes(groups: usize) -> usize {
+    (groups + 1) * GROUP
+}
+
+/// All eight tile registers have sixteen rows of 64 bytes.
+unsafe fn configure() {
+    #[repr(C, align(64))]
+    struct Config {
+        palette: u8,
+        start_row: u8,
+        reserved: [u8; 14],
+        bytes: [u16; 16],
+        rows: [u8; 16],
+    }
+    let (mut bytes, mut rows) = ([0; 16], [0; 16]);
+    bytes[..8].fill(64);
+    rows[..8].fill(TILE as u8);
+    let config = Config { palette: 1, start_row: 0, reserved: [0; 14], bytes, rows };
+    // SAFETY: a valid configuration of 64 bytes; by the caller's promise the machine has the instruction.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(readonly, nostack, preserves_flags)) };
+}
+
+/// Codes of sixteen rows as bytes, `[rows][row_bytes]`; in a group the inputs with even index come first.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn unpack(to: *mut u8, weights: &Weights, rows: &[usize; TILE]) {
+    let mask = _mm512_set1_epi8(15);
+    let shift = _mm512_inserti64x4::<1>(_mm512_setzero_si512(), _mm256_set1_epi32(4));
+    for (i, row) in rows.iter().enumerate() {
+        for group in 0..weights.groups {
+            // SAFETY: the group's 32 bytes of codes, and its 64 bytes of the panel.
+            unsafe {
+                let codes = _mm256_loadu_si256(weights.codes.add(row * weights.cols / 2 + 32 * group).cast());
+                let codes = _mm512_srlv_epi32(_mm512_broadcast_i64x4(codes), shift);
+                _mm512_store_si512(to.add(i * row_bytes(weights.groups) + GROUP * group).cast(), _mm512_and_si512(codes, mask));
+            }
+        }
+    }
+}
+
+/// Products of the panel's sixteen weight rows with a tile: one vector of activation rows for each weight row.
+///
+/// # Safety
+/// Tiles are configured; panel, factors (`[groups, TILE]` scales, biases) and `x` have `groups` groups.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn block<const P: usize>(
+    weights: *const u8,
+    (scales, biases): (*const f32, *const f32),
+    groups: usize,
+    x: TileInput,
+    ahead: &mut Ahead,
+) -> [__m512; TILE] {
+    let mut sums = [_mm512_setzero_ps(); TILE];
+    let mut dots = [const { Dots([[[0; TILE]; TILE]; 2]) }; 2];
+    let row_bytes = row_bytes(groups);
+    // SAFETY: by the caller's promise.
+    unsafe {
+        products::<P>(weights, row_bytes, x.codes, &mut dots[0]);
+        for g in 0..groups {
+            if g % AHEAD_GROUPS == 0 {
+                ahead.advance(|line| _mm_prefetch::<_MM_HINT_T1>(line.cast()));
+            }
+            if g + 1 < groups {
+                let (weights, x) = (weights.add(GROUP * (g + 1)), x.codes.add(TILE_BYTES * P * (g + 1)));
+                products::<P>(weights, row_bytes, x, &mut dots[(g + 1) % 2]);
+            }
+            let dots = &dots[g % 2].0;
+            let (x_scales, x_sums) = (_mm512_loadu_ps(x.scales.add(TILE * g)), _mm512_loadu_ps(x.sums.add(TILE * g)));
+            for r in 0..TILE {
+                let mut dot = _mm512_load_si512(dots[0][r].as_ptr().cast());
+                if P == 2 {
+                    dot = _mm512_add_epi32(_mm512_slli_epi32::<8>(dot), _mm512_load_si512(dots[1][r].as_ptr().cast()));
+                }
+                let scale = _mm512_mul_ps(_mm512_set1_ps(*scales.add(TILE * g + r)), x_scales);
+                sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, sums[r]);
+                sums[r] = _mm512_fmadd_ps(_mm512_set1_ps(*biases.add(TILE * g + r)), x_sums, sums[r]);
+            }
+        }
+    }
+    sums
+}
+
+/// One group of all planes into memory.
+///
+/// # Safety
+/// Tiles are configured; `weights` has sixteen rows of 64 bytes, `row_bytes` apart, `x` a tile of each plane.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn products<const P: usize>(weights: *const u8, row_bytes: usize, x: *const u8, dots: &mut Dots) {
+    // SAFETY: by the caller's promise; a tile of products is a plane of `dots`.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tileloadd tmm2, [{weights} + {row_bytes} * 1]",
+            "tileloadd tmm3, [{x} + {line} * 1]",
+            "tdpbusd tmm0, tmm2, tmm3",
+            "tilestored [{dots} + {line} * 1], tmm0",
+            weights = in(reg) weights, row_bytes = in(reg) row_bytes, x = in(reg) x, line = in(reg) 64usize, dots = in(reg) dots,
+            options(nostack, preserves_flags)
+        );
+        if P == 2 {
+            asm!(
+                "tilezero tmm1",
+                "tileloadd tmm4, [{x} + {line} * 1]",
+                "tdpbusd tmm1, tmm2, tmm4",
+                "tilestored [{dots} + {line} * 1], tmm1",
+                x = in(reg) x.add(TILE_BYTES), line = in(reg) 64usize, dots = in(reg) &mut dots.0[1],
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+}
+
+/// Fills a tile with rows of `x`; past the last row the last is repeated.
+///
+/// # Safety
+/// The machine has AVX-512; the output has the groups and planes of `x`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn fill(to: TileOutput<'_>, x: &Quantised, rows: &[u32]) {
+    let TileOutput { codes, scales, sums } = to;
+    let planes = x.planes();
+    let row = |i: usize| rows[i.min(rows.len() - 1)] as usize;
+    let inputs: [&[i8]; TILE] = std::array::from_fn(|i| x.codes(row(i)));
+    for group in 0..x.cols() / GROUP {
+        for plane in 0..planes {
+            let at = (group / 2 * planes + plane) * BLOCK + group % 2 * 32;
+            let halves = |i: usize| {
+                let input = &inputs[i][at..at + 96];
+                // SAFETY: 32 even inputs, and 64 bytes on 32 odd ones.
+                unsafe {
+                    let (even, odd) = (_mm256_loadu_si256(input.as_ptr().cast()), _mm256_loadu_si256(input.as_ptr().add(64).cast()));
+                    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(even), odd)
+                }
+            };
+            let columns = transpose(std::array::from_fn(halves));
+            for (quad, column) in columns.into_iter().enumerate() {
+                // SAFETY: a tile is sixteen lines.
+                unsafe { _mm512_store_si512(codes.add((group * planes + plane) * TILE_BYTES + 64 * quad).cast(), column) };
+            }
+        }
+    }
+    for i in 0..TILE {
+        let (from_scales, from_sums) = (x.scales(row(i)), x.sums(row(i)));
+        for group in 0..x.cols() / GROUP {
+            (scales[group * TILE + i], sums[group * TILE + i]) = (from_scales[group], from_sums[group]);
+        }
+    }
+}
+
+/// Rows and columns of sixteen by sixteen 32-bit values exchanged.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn transpose(rows: [__m512i; TILE]) -> [__m512i; TILE] {
+    // Four by four within quarters, then quarters: pairs of rows, fours of rows, then two exchanges of whole quarters.
+    let fours: [[__m512i; 4]; 4] = std::array::from_fn(|i| {
+        let [a, b, c, d] = [rows[4 * i], rows[4 * i + 1], rows[4 * i + 2], rows[4 * i + 3]];
+        let (ab, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let (cd, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        [
+            _mm512_unpacklo_epi64(ab, cd),
+            _mm512_unpackhi_epi64(ab, cd),
+            _mm512_unpacklo_epi64(ab_high, cd_high),
+            _mm512_unpackhi_epi64(ab_high, cd_high),
+        ]
+    });
+    let mut columns = [_mm512_setzero_si512(); TILE];
+    for k in 0..4 {
+        // Quarter q of fours[i][k]: column 4q + k of rows 4i..4i + 4.
+        let (low, low_high) = quarters(fours[0][k], fours[1][k]);
+        let (high, high_high) = quarters(fours[2][k], fours[3][k]);
+        columns[k] = _mm512_shuffle_i32x4::<0b10_00_10_00>(low, high);
+        columns[8 + k] = _mm512_shuffle_i32x4::<0b11_01_11_01>(low, high);
+        columns[4 + k] = _mm512_shuffle_i32x4::<0b10_00_10_00>(low_high, high_high);
+        columns[12 + k] = _mm512_shuffle_i32x4::<0b11_01_11_01>(low_high, high_high);
+    }
+    columns
+}
+
+/// Quarters 0 and 2 of `a`, then of `b`; quarters 1 and 3 of `a`, then of `b`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn quarters(a: __m512i, b: __m512i) -> (__m512i, __m512i) {
+    (_mm512_shuffle_i32x4::<0b10_00_10_00>(a, b), _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b))
+}
