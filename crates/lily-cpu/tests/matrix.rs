@@ -194,6 +194,30 @@ fn hot_projections_at_awkward_shapes() {
     }
 }
 
+/// Tiles and panels add in one order.
+#[test]
+fn amx_gives_the_bits_of_avx512() {
+    if !Isa::Amx.is_available() {
+        return;
+    }
+    for (bits, activations) in [(4, Activations::I16), (4, Activations::I8), (8, Activations::I16)] {
+        for (rows, cols, width) in [(5, 64, 1), (16, 192, 33), (33, 1088, 130), (70, 2048, 64)] {
+            let mut rng = Rng(rows as u64);
+            let (matrix, _) = matrix(&mut rng, width, cols, Storage::Affine { bits, group: 64, dtype: Dtype::Bf16 });
+            let (matrix, x) = (PackedMatrix::new(&matrix).unwrap(), rng.inputs(rows * cols));
+            let [amx, avx512] = [Isa::Amx, Isa::Avx512].map(|isa| {
+                let (mut team, mut y) = (Team::new(2), vec![POISON; rows * width]);
+                let mut workspace = Workspace::new(options(isa, activations), team.count());
+                let jobs = [Job { matrix: &matrix, column: 0 }];
+                let projection = Projection { x: &x, x_stride: cols, rows, jobs: &jobs, y: &mut y, y_stride: width, accumulate: false };
+                project(&mut team, &mut workspace, projection);
+                y
+            });
+            assert!(amx == avx512, "{bits} bits {activations:?}: {rows} rows, {cols} inputs, {width} outputs");
+        }
+    }
+}
+
 #[test]
 fn every_storage() {
     for dtype in [Dtype::Bf16, Dtype::F16, Dtype::F32] {

@@ -33,3 +33,9 @@ fn the_default_agrees_with_f32_position_by_position() {
     let exact = Cpu(CpuOptions::default().with_activations(Activations::F32));
     nano::agreement(&exact, &Cpu(CpuOptions::default())).assert_within(PERPLEXITY, 0.99);
 }
+
+#[test]
+fn neither_threads_nor_chunks_change_the_answer() {
+    let subjects = [1, 2, 3, 8].map(|threads| Cpu(CpuOptions::default().with_threads(threads)));
+    nano::check_same_answers(&subjects, &[1, 3, 16, 64, 320]);
+}

@@ -110,15 +110,19 @@ impl GateUpExperts<'_> {
                     let group = &grouping.groups[group];
                     let (gate, up) = matrices(group);
                     let range = range.start..range.end.min(gate.rows);
-                    let index = (&grouping.rows[group.pairs.clone()], group.tile);
-                    source.multiply((&gate, range.clone()), (&up, range.start), index, &mut scratch.out, &mut scratch.loops);
-                    source.multiply((&up, range.clone()), (&gate, range.end), index, &mut scratch.other, &mut scratch.loops);
-                    let products = scratch.out.chunks_exact(range.len()).zip(scratch.other.chunks_exact(range.len()));
-                    for ((&row, &slot), (gate, up)) in index.0.iter().zip(&grouping.slots[group.pairs.clone()]).zip(products) {
-                        let first = row as usize * hidden_stride + slot as usize * width + range.start;
-                        // SAFETY: a pair's columns belong to one group, and ranges taken are disjoint.
-                        let hidden = unsafe { hidden.slice(first..first + range.len()) };
-                        swiglu(isa, gate, up, hidden);
+                    let index = source.together(&grouping.rows[group.pairs.clone()], group.tile);
+                    let slots = source.together(&grouping.slots[group.pairs.clone()], group.tile);
+                    for ((index, tile), (slots, _)) in index.zip(slots) {
+                        let out = (&mut scratch.out, &mut scratch.other);
+                        source.multiply((&gate, range.clone()), (&up, range.start), (index, tile), out.0, &mut scratch.loops);
+                        source.multiply((&up, range.clone()), (&gate, range.end), (index, tile), out.1, &mut scratch.loops);
+                        let products = out.0.chunks_exact(range.len()).zip(out.1.chunks_exact(range.len()));
+                        for ((&row, &slot), (gate, up)) in index.iter().zip(slots).zip(products) {
+                            let first = row as usize * hidden_stride + slot as usize * width + range.start;
+                            // SAFETY: a pair's columns belong to one group, and ranges taken are disjoint.
+                            let hidden = unsafe { hidden.slice(first..first + range.len()) };
+                            swiglu(isa, gate, up, hidden);
+                        }
                     }
                 });
             }
@@ -205,12 +209,21 @@ impl DownExperts<'_> {
                         };
                         let view = matrix(group);
                         let next = grouping.groups.get(at + 1).map_or(view, matrix);
-                        source.multiply((&view, range.clone()), (&next, range.start), index, &mut scratch.out, &mut scratch.loops);
-                        for ((&row, &slot), products) in rows_of.iter().zip(slots).zip(scratch.out.chunks_exact(length)) {
-                            let (row, slot) = (row as usize, slot as usize);
-                            let weight = if slot == per_row { routes.shared[row] } else { routes.weights[row * per_row + slot] };
-                            let sum = &mut scratch.sum[row * length..(row + 1) * length];
-                            sum.iter_mut().zip(products).for_each(|(sum, product)| *sum += weight * product);
+                        let parts = source.together(index.0, index.1).zip(source.together(rows_of, 0)).zip(source.together(slots, 0));
+                        for (((index, tile), (rows_of, _)), (slots, _)) in parts {
+                            source.multiply(
+                                (&view, range.clone()),
+                                (&next, range.start),
+                                (index, tile),
+                                &mut scratch.out,
+                                &mut scratch.loops,
+                            );
+                            for ((&row, &slot), products) in rows_of.iter().zip(slots).zip(scratch.out.chunks_exact(length)) {
+                                let (row, slot) = (row as usize, slot as usize);
+                                let weight = if slot == per_row { routes.shared[row] } else { routes.weights[row * per_row + slot] };
+                                let sum = &mut scratch.sum[row * length..(row + 1) * length];
+                                sum.iter_mut().zip(products).for_each(|(sum, product)| *sum += weight * product);
+                            }
                         }
                     }
                     for (row, sum) in scratch.sum.chunks_exact(length).take(rows).enumerate() {

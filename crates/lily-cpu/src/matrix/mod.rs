@@ -8,8 +8,9 @@
 //! - 4-bit codes in groups of 64 with bf16 scales are multiplied as integers ([`integer`]): activations
 //!   are quantised to 8 or 16 bits per group. Up to [`integer::GEMV_ROWS`] rows of activations the weights
 //!   stream through a matrix-vector loop, above that through panels repacked in cache.
-//! - Everything else (8 bits, other groups and scales, raw floats, [`Activations::F32`](crate::quantise::Activations))
-//!   goes through [`float`]: rows become f32, activations stay as they are.
+//!   With AVX-512 codes of 8 bits, the router's, go the same way; they ask for 16-bit activations.
+//! - Everything else (8 bits elsewhere, other groups and scales, raw floats,
+//!   [`Activations::F32`](crate::quantise::Activations)) goes through [`float`]: rows become f32, activations stay as they are.
 
 pub mod experts;
 pub mod float;
@@ -179,8 +180,11 @@ impl PackedExperts {
 }
 
 impl<'a> View<'a> {
-    /// Whether the integer loops can take it: 4 bits, groups of 64, bf16 scales.
-    pub fn is_integer(&self) -> bool {
-        matches!(self.values, Values::Affine { bits: 4, group: 64, dtype: Dtype::Bf16, .. })
+    /// Bits of a code that integer loops could take: groups of 64 with bf16 scales.
+    pub fn integer_bits(&self) -> Option<usize> {
+        match self.values {
+            Values::Affine { bits, group: 64, dtype: Dtype::Bf16, .. } => Some(bits),
+            _ => None,
+        }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::workspace::{LoopScratch, Workspace};
 use super::integer::{Inputs, TILE, Tiles};
+use super::workspace::{LoopScratch, Workspace};
 use super::{PackedMatrix, View, float, integer};
 use crate::isa::Isa;
 use crate::quantise::{Activations, Quantised, grow};
@@ -37,9 +37,10 @@ pub(super) const UNIT: usize = 32;
 /// Weight rows whose products wait in scratch at once when rows of x are few.
 pub(super) const BLOCK_MAX: usize = 1024;
 
-/// Weight rows whose products wait in scratch at once when rows of x are many and go as tiles: these stay in the
-/// second-level cache from one panel to the next.
-const TILE_BLOCK: usize = 128;
+/// Rows of x that go together as tiles: with [`TILE_BLOCK`] weight rows, which meet them before the next ones do, they
+/// and their products stay in the second-level cache.
+const TILE_ROWS: usize = 256;
+const TILE_BLOCK: usize = 256;
 
 /// Weight rows whose products wait in scratch at once: many for a few rows of x, else one panel.
 pub(super) fn block_max(isa: Isa, rows: usize) -> usize {
@@ -101,16 +102,18 @@ pub fn project(team: &mut Team, workspace: &mut Workspace, projection: Projectio
             pieces(taken.clone(), units, block_max(options.isa, rows), |job, range| {
                 let view = views[job].as_ref().expect("units belong to jobs");
                 let range = range.start..range.end.min(view.rows);
-                source.multiply((view, range.clone()), (view, range.end), (index, 0), &mut scratch.out, &mut scratch.loops);
                 let first = jobs[job].column + range.start;
-                for (n, products) in scratch.out.chunks_exact(range.len()).take(rows).enumerate() {
-                    let start = n * y_stride + first;
-                    // SAFETY: ranges taken are disjoint, and so are the jobs' columns.
-                    let y = unsafe { y.slice(start..start + range.len()) };
-                    if accumulate {
-                        y.iter_mut().zip(products).for_each(|(y, product)| *y += product);
-                    } else {
-                        y.copy_from_slice(products);
+                for (index, tile) in source.together(index, 0) {
+                    source.multiply((view, range.clone()), (view, range.end), (index, tile), &mut scratch.out, &mut scratch.loops);
+                    for (&n, products) in index.iter().zip(scratch.out.chunks_exact(range.len())) {
+                        let start = n as usize * y_stride + first;
+                        // SAFETY: ranges taken are disjoint, and so are the jobs' columns.
+                        let y = unsafe { y.slice(start..start + range.len()) };
+                        if accumulate {
+                            y.iter_mut().zip(products).for_each(|(y, product)| *y += product);
+                        } else {
+                            y.copy_from_slice(products);
+                        }
                     }
                 }
             });
@@ -176,6 +179,12 @@ impl Source<'_, '_> {
                 unsafe { tiles.fill(tile, self.input, rows_of(tile)) };
             }
         }
+    }
+
+    /// Parts of an index that one call should take, with their first tiles; `tile` is the first of all.
+    pub fn together<'i, I>(&self, index: &'i [I], tile: usize) -> impl Iterator<Item = (&'i [I], usize)> + use<'i, I> {
+        let most = if self.tiles.is_some() { TILE_ROWS } else { index.len().max(1) };
+        index.chunks(most).enumerate().map(move |(part, index)| (index, tile + part * most / TILE))
     }
 
     /// `out[n, r] = w[range.start + r] . x[index[n]]` for every index, whose tiles, if there are tiles, start with

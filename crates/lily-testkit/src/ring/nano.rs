@@ -29,6 +29,24 @@ pub fn check_golden<S: Subject>(subject: &S, tolerance: f64) {
     }
 }
 
+/// All devices, with the prompt in pieces of all lengths, answer with the same tokens.
+pub fn check_same_answers<S: Subject>(subjects: &[S], chunks: &[usize]) {
+    const ANSWER: usize = 48;
+    let golden = Golden::load("lily-nano").expect("the golden loads");
+    let prompt = &golden.sequences[0].tokens;
+    let mut expected: Option<Vec<u32>> = None;
+    for subject in subjects {
+        let mut runner = open_nano(subject);
+        for &chunk in chunks {
+            let mut ours = Sequence::start(&mut runner, 1, &[6, 0, 11]);
+            let logits = ours.feed(&mut runner, prompt, chunk);
+            let tokens = ours.greedy(&mut runner, &logits, ANSWER);
+            let first = expected.get_or_insert_with(|| tokens.clone());
+            assert!(tokens == *first, "{}, chunks of {chunk}: expected {first:?}, found {tokens:?}", subject.label());
+        }
+    }
+}
+
 /// The perplexity of the first `windows_max` windows of both held-out texts, within `tolerance` of mlx-lm's, relative.
 pub fn check_perplexity<S: Subject>(subject: &S, windows_max: usize, tolerance: f64) {
     let golden = Golden::load("lily-nano").expect("the golden loads");

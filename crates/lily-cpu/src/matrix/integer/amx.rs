@@ -8,9 +8,6 @@
 //! Rust has no stable names for these instructions; they are written as assembly, and the compiler never uses tile
 //! registers itself. A thread that has loaded a configuration releases it before it returns.
 
-// Register tiles are indexed in several arrays at once.
-#![allow(clippy::needless_range_loop)]
-
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -20,15 +17,16 @@ use super::tiles::{TILE, TILE_BYTES, TileInput, TileOutput, Tiles};
 use super::{Weights, avx512};
 use crate::quantise::{BLOCK, GROUP, Quantised, grow};
 
-/// Products of one group: `[planes, weight rows, activation rows]`.
-#[repr(C, align(64))]
-struct Dots([[[i32; TILE]; TILE]; 2]);
+/// Bytes of the products of one group and plane, `[weight rows, activation rows]` i32, and of both planes.
+const DOT_BYTES: usize = 4 * TILE * TILE;
+const SLOT_BYTES: usize = 2 * DOT_BYTES;
 
 /// `out[n, r] = w[range.start + r] . x[n]` for the `count` rows of the tiles from `first_tile` on. `next`: the weights
 /// and the row that the caller needs afterwards.
 ///
 /// # Safety
 /// The machine has AMX and the process its permission; `range` is of the weights, and `out` is `[count, range]`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn multiply(
     (weights, range): (&Weights, Range<usize>),
     next: (&Weights, usize),
@@ -37,11 +35,14 @@ pub(super) unsafe fn multiply(
     out: &mut [f32],
     scratch: &mut PanelScratch,
 ) {
-    let (groups, width, tile_count) = (weights.groups, range.len(), count.div_ceil(TILE));
-    let panel = &mut scratch.panel;
+    let (groups, planes, width) = (weights.groups, tiles.planes(), range.len());
+    let PanelScratch { panel, dots, .. } = scratch;
+    grow(dots, 2 * SLOT_BYTES / 64, Line([0; 64]));
     grow(&mut panel.codes, TILE * row_bytes(groups) / 64, Line([0; 64]));
     grow(&mut panel.scales, TILE * groups.next_multiple_of(8), 0.0);
     grow(&mut panel.biases, TILE * groups.next_multiple_of(8), 0.0);
+    let tile_count = count.div_ceil(TILE);
+    let to = out.as_mut_ptr();
     // SAFETY: by the caller's promise; nothing below unwinds between configuration and release.
     unsafe {
         configure();
@@ -51,21 +52,30 @@ pub(super) unsafe fn multiply(
             let rows: [usize; TILE] = std::array::from_fn(|i| (first + i).min(range.end - 1));
             let (next, row) = if first + live < range.end { (weights, first + live) } else { next };
             let mut ahead = Ahead::new(next, row, live, tile_count * groups.div_ceil(AHEAD_GROUPS));
-            unpack(panel.codes_mut(), weights, &rows);
-            avx512::scales(&mut panel.scales, TILE, weights.scales, weights.groups, &rows, 0..groups);
-            avx512::scales(&mut panel.biases, TILE, weights.biases, weights.groups, &rows, 0..groups);
+            match weights.bits {
+                4 => unpack::<4>(panel.codes_mut(), weights, &rows),
+                _ => unpack::<8>(panel.codes_mut(), weights, &rows),
+            }
+            avx512::scales(&mut panel.scales, TILE, weights.scales, groups, &rows, 0..groups);
+            avx512::scales(&mut panel.biases, TILE, weights.biases, groups, &rows, 0..groups);
+            let live = ((1u32 << live) - 1) as u16;
             for tile in 0..tile_count {
-                let part = tile * TILE..count.min((tile + 1) * TILE);
-                let factors = (panel.scales.as_ptr(), panel.biases.as_ptr());
                 let x = tiles.input(first_tile + tile, groups);
-                let sums = match tiles.planes() {
-                    1 => block::<1>(panel.codes(), factors, groups, x, &mut ahead),
-                    _ => block::<2>(panel.codes(), factors, groups, x, &mut ahead),
+                // Where the first weight rows meet a tile, the next one is perhaps in another core's cache.
+                let fetch = (first == range.start && tile + 1 < tile_count).then(|| tiles.input(first_tile + tile + 1, groups).codes);
+                let panel = (panel.codes(), panel.scales.as_ptr(), panel.biases.as_ptr());
+                let part = tile * TILE..count.min((tile + 1) * TILE);
+                let place = |n: usize| to.wrapping_add(n * width + first - range.start);
+                // Stores that miss the nearest cache would hold up those of the tiles behind them.
+                part.clone().for_each(|n| _mm_prefetch::<_MM_HINT_ET0>(place(n).cast()));
+                let dots = dots.as_mut_ptr().cast();
+                let sums = match planes {
+                    1 => block::<1>(panel, groups, x, fetch, dots, &mut ahead),
+                    _ => block::<2>(panel, groups, x, fetch, dots, &mut ahead),
                 };
-                let live_mask = ((1u32 << live) - 1) as u16;
-                for (n, products) in part.zip(transpose(sums.map(|sum| _mm512_castps_si512(sum)))) {
-                    let at = out.as_mut_ptr().add(n * width + first - range.start);
-                    _mm512_mask_storeu_ps(at, live_mask, _mm512_castsi512_ps(products));
+                let columns = transpose(sums);
+                for (n, products) in part.zip(columns) {
+                    _mm512_mask_storeu_epi32(place(n).cast(), live, products);
                 }
             }
         }
@@ -98,62 +108,86 @@ unsafe fn configure() {
 
 /// Codes of sixteen rows as bytes, `[rows][row_bytes]`; in a group the inputs with even index come first.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn unpack(to: *mut u8, weights: &Weights, rows: &[usize; TILE]) {
-    let mask = _mm512_set1_epi8(15);
-    let shift = _mm512_inserti64x4::<1>(_mm512_setzero_si512(), _mm256_set1_epi32(4));
+unsafe fn unpack<const BITS: usize>(to: *mut u8, weights: &Weights, rows: &[usize; TILE]) {
     for (i, row) in rows.iter().enumerate() {
         for group in 0..weights.groups {
-            // SAFETY: the group's 32 bytes of codes, and its 64 bytes of the panel.
+            // SAFETY: the group's codes, 32 bytes or 64, and its 64 bytes of the panel.
             unsafe {
-                let codes = _mm256_loadu_si256(weights.codes.add(row * weights.cols / 2 + 32 * group).cast());
-                let codes = _mm512_srlv_epi32(_mm512_broadcast_i64x4(codes), shift);
-                _mm512_store_si512(to.add(i * row_bytes(weights.groups) + GROUP * group).cast(), _mm512_and_si512(codes, mask));
+                let codes = weights.codes.add(row * weights.row_codes + 8 * BITS * group);
+                let codes = if BITS == 4 { spread(_mm256_loadu_si256(codes.cast())) } else { part(_mm512_loadu_si512(codes.cast())) };
+                _mm512_store_si512(to.add(i * row_bytes(weights.groups) + GROUP * group).cast(), codes);
             }
         }
     }
 }
 
-/// Products of the panel's sixteen weight rows with a tile: one vector of activation rows for each weight row.
+/// A group of 4-bit codes: low halves, then high ones.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn spread(codes: __m256i) -> __m512i {
+    let shift = _mm512_inserti64x4::<1>(_mm512_setzero_si512(), _mm256_set1_epi32(4));
+    _mm512_and_si512(_mm512_srlv_epi32(_mm512_broadcast_i64x4(codes), shift), _mm512_set1_epi8(15))
+}
+
+/// A group of 8-bit codes: those with even index, then the others.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn part(codes: __m512i) -> __m512i {
+    let (even, odd) = (_mm512_and_si512(codes, _mm512_set1_epi16(255)), _mm512_srli_epi16::<8>(codes));
+    _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_packus_epi16(even, odd))
+}
+
+/// Products of the panel's sixteen weight rows with a tile: one vector of activation rows for each weight row. `fetch`:
+/// a tile to be brought nearer meanwhile. `dots`: room for two groups of both planes, on a cache line.
 ///
 /// # Safety
-/// Tiles are configured; panel, factors (`[groups, TILE]` scales, biases) and `x` have `groups` groups.
+/// Tiles are configured; the panel (codes, then `[groups, TILE]` scales and biases) and `x` have `groups` groups.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn block<const P: usize>(
-    weights: *const u8,
-    (scales, biases): (*const f32, *const f32),
+    (weights, scales, biases): (*const u8, *const f32, *const f32),
     groups: usize,
     x: TileInput,
+    fetch: Option<*const u8>,
+    dots: *mut u8,
     ahead: &mut Ahead,
-) -> [__m512; TILE] {
+) -> [__m512i; TILE] {
     let mut sums = [_mm512_setzero_ps(); TILE];
-    let mut dots = [const { Dots([[[0; TILE]; TILE]; 2]) }; 2];
     let row_bytes = row_bytes(groups);
     // SAFETY: by the caller's promise.
     unsafe {
-        products::<P>(weights, row_bytes, x.codes, &mut dots[0]);
+        products::<P>(weights, row_bytes, x.codes, dots);
         for g in 0..groups {
             if g % AHEAD_GROUPS == 0 {
                 ahead.advance(|line| _mm_prefetch::<_MM_HINT_T1>(line.cast()));
             }
+            if let Some(tile) = fetch {
+                for line in 0..P * TILE_BYTES / 64 {
+                    _mm_prefetch::<_MM_HINT_T1>(tile.wrapping_add(P * TILE_BYTES * g + 64 * line).cast());
+                }
+            }
             if g + 1 < groups {
                 let (weights, x) = (weights.add(GROUP * (g + 1)), x.codes.add(TILE_BYTES * P * (g + 1)));
-                products::<P>(weights, row_bytes, x, &mut dots[(g + 1) % 2]);
+                products::<P>(weights, row_bytes, x, dots.add((g + 1) % 2 * SLOT_BYTES));
             }
-            let dots = &dots[g % 2].0;
+            let dots: *const __m512i = dots.add(g % 2 * SLOT_BYTES).cast();
             let (x_scales, x_sums) = (_mm512_loadu_ps(x.scales.add(TILE * g)), _mm512_loadu_ps(x.sums.add(TILE * g)));
-            for r in 0..TILE {
-                let mut dot = _mm512_load_si512(dots[0][r].as_ptr().cast());
-                if P == 2 {
-                    dot = _mm512_add_epi32(_mm512_slli_epi32::<8>(dot), _mm512_load_si512(dots[1][r].as_ptr().cast()));
-                }
-                let scale = _mm512_mul_ps(_mm512_set1_ps(*scales.add(TILE * g + r)), x_scales);
-                sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, sums[r]);
-                sums[r] = _mm512_fmadd_ps(_mm512_set1_ps(*biases.add(TILE * g + r)), x_sums, sums[r]);
+            // Written out: the compiler would keep a loop, and with it the sums in memory.
+            macro_rules! rows {
+                ($($r:literal)*) => {$(
+                    let mut dot = *dots.add($r);
+                    if P == 2 {
+                        dot = _mm512_add_epi32(_mm512_slli_epi32::<8>(dot), *dots.add(TILE + $r));
+                    }
+                    let scale = _mm512_mul_ps(_mm512_set1_ps(*scales.add(TILE * g + $r)), x_scales);
+                    sums[$r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, sums[$r]);
+                    sums[$r] = _mm512_fmadd_ps(_mm512_set1_ps(*biases.add(TILE * g + $r)), x_sums, sums[$r]);
+                )*};
             }
+            rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
         }
+        std::mem::transmute::<[__m512; TILE], [__m512i; TILE]>(sums)
     }
-    sums
 }
 
 /// One group of all planes into memory.
@@ -162,7 +196,7 @@ unsafe fn block<const P: usize>(
 /// Tiles are configured; `weights` has sixteen rows of 64 bytes, `row_bytes` apart, `x` a tile of each plane.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn products<const P: usize>(weights: *const u8, row_bytes: usize, x: *const u8, dots: &mut Dots) {
+unsafe fn products<const P: usize>(weights: *const u8, row_bytes: usize, x: *const u8, dots: *mut u8) {
     // SAFETY: by the caller's promise; a tile of products is a plane of `dots`.
     unsafe {
         asm!(
@@ -180,7 +214,7 @@ unsafe fn products<const P: usize>(weights: *const u8, row_bytes: usize, x: *con
                 "tileloadd tmm4, [{x} + {line} * 1]",
                 "tdpbusd tmm1, tmm2, tmm4",
                 "tilestored [{dots} + {line} * 1], tmm1",
-                x = in(reg) x.add(TILE_BYTES), line = in(reg) 64usize, dots = in(reg) &mut dots.0[1],
+                x = in(reg) x.add(TILE_BYTES), line = in(reg) 64usize, dots = in(reg) dots.add(DOT_BYTES),
                 options(nostack, preserves_flags)
             );
         }
@@ -200,15 +234,14 @@ pub(super) unsafe fn fill(to: TileOutput<'_>, x: &Quantised, rows: &[u32]) {
     for group in 0..x.cols() / GROUP {
         for plane in 0..planes {
             let at = (group / 2 * planes + plane) * BLOCK + group % 2 * 32;
-            let halves = |i: usize| {
-                let input = &inputs[i][at..at + 96];
+            let mut lines = [_mm512_setzero_si512(); TILE];
+            for (line, input) in lines.iter_mut().zip(&inputs) {
+                let input = &input[at..at + 96];
                 // SAFETY: 32 even inputs, and 64 bytes on 32 odd ones.
-                unsafe {
-                    let (even, odd) = (_mm256_loadu_si256(input.as_ptr().cast()), _mm256_loadu_si256(input.as_ptr().add(64).cast()));
-                    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(even), odd)
-                }
-            };
-            let columns = transpose(std::array::from_fn(halves));
+                let (even, odd) = unsafe { (_mm256_loadu_si256(input.as_ptr().cast()), _mm256_loadu_si256(input.as_ptr().add(64).cast())) };
+                *line = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(even), odd);
+            }
+            let columns = transpose(lines);
             for (quad, column) in columns.into_iter().enumerate() {
                 // SAFETY: a tile is sixteen lines.
                 unsafe { _mm512_store_si512(codes.add((group * planes + plane) * TILE_BYTES + 64 * quad).cast(), column) };
@@ -227,21 +260,18 @@ pub(super) unsafe fn fill(to: TileOutput<'_>, x: &Quantised, rows: &[u32]) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn transpose(rows: [__m512i; TILE]) -> [__m512i; TILE] {
-    // Four by four within quarters, then quarters: pairs of rows, fours of rows, then two exchanges of whole quarters.
-    let fours: [[__m512i; 4]; 4] = std::array::from_fn(|i| {
-        let [a, b, c, d] = [rows[4 * i], rows[4 * i + 1], rows[4 * i + 2], rows[4 * i + 3]];
-        let (ab, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-        let (cd, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-        [
-            _mm512_unpacklo_epi64(ab, cd),
-            _mm512_unpackhi_epi64(ab, cd),
-            _mm512_unpacklo_epi64(ab_high, cd_high),
-            _mm512_unpackhi_epi64(ab_high, cd_high),
-        ]
-    });
+    // Four by four within quarters: `fours[i][k]` has, in quarter q, column 4q + k of rows 4i..4i + 4. Then quarters.
+    let mut fours = [[_mm512_setzero_si512(); 4]; 4];
+    for (fours, rows) in fours.iter_mut().zip(rows.as_chunks::<4>().0) {
+        let (ab, ab_high) = (_mm512_unpacklo_epi32(rows[0], rows[1]), _mm512_unpackhi_epi32(rows[0], rows[1]));
+        let (cd, cd_high) = (_mm512_unpacklo_epi32(rows[2], rows[3]), _mm512_unpackhi_epi32(rows[2], rows[3]));
+        fours[0] = _mm512_unpacklo_epi64(ab, cd);
+        fours[1] = _mm512_unpackhi_epi64(ab, cd);
+        fours[2] = _mm512_unpacklo_epi64(ab_high, cd_high);
+        fours[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
+    }
     let mut columns = [_mm512_setzero_si512(); TILE];
     for k in 0..4 {
-        // Quarter q of fours[i][k]: column 4q + k of rows 4i..4i + 4.
         let (low, low_high) = quarters(fours[0][k], fours[1][k]);
         let (high, high_high) = quarters(fours[2][k], fours[3][k]);
         columns[k] = _mm512_shuffle_i32x4::<0b10_00_10_00>(low, high);

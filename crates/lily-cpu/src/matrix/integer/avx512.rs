@@ -28,16 +28,20 @@ const CHUNK: usize = 16;
 pub(super) unsafe fn gemv(planes: usize, weights: &Weights, range: Range<usize>, inputs: &[Input], out: &mut [f32]) {
     // SAFETY: passed on.
     unsafe {
-        match (planes, inputs) {
-            (1, &[a]) => streams::<1, 4, 1>(weights, range, [a], out),
-            (1, &[a, b]) => streams::<1, 2, 2>(weights, range, [a, b], out),
-            (1, &[a, b, c]) => streams::<1, 2, 3>(weights, range, [a, b, c], out),
-            (1, &[a, b, c, d]) => streams::<1, 2, 4>(weights, range, [a, b, c, d], out),
-            (_, &[a]) => streams::<2, 4, 1>(weights, range, [a], out),
-            (_, &[a, b]) => streams::<2, 2, 2>(weights, range, [a, b], out),
-            (_, &[a, b, c]) => streams::<2, 2, 3>(weights, range, [a, b, c], out),
-            (_, &[a, b, c, d]) => streams::<2, 2, 4>(weights, range, [a, b, c, d], out),
-            _ => unreachable!("a matrix-vector loop takes one to four rows"),
+        match (weights.bits, planes, inputs) {
+            (4, 1, &[a]) => streams::<4, 1, 4, 1>(weights, range, [a], out),
+            (4, 1, &[a, b]) => streams::<4, 1, 2, 2>(weights, range, [a, b], out),
+            (4, 1, &[a, b, c]) => streams::<4, 1, 2, 3>(weights, range, [a, b, c], out),
+            (4, 1, &[a, b, c, d]) => streams::<4, 1, 2, 4>(weights, range, [a, b, c, d], out),
+            (4, 2, &[a]) => streams::<4, 2, 4, 1>(weights, range, [a], out),
+            (4, 2, &[a, b]) => streams::<4, 2, 2, 2>(weights, range, [a, b], out),
+            (4, 2, &[a, b, c]) => streams::<4, 2, 2, 3>(weights, range, [a, b, c], out),
+            (4, 2, &[a, b, c, d]) => streams::<4, 2, 2, 4>(weights, range, [a, b, c, d], out),
+            (8, 2, &[a]) => streams::<8, 2, 4, 1>(weights, range, [a], out),
+            (8, 2, &[a, b]) => streams::<8, 2, 2, 2>(weights, range, [a, b], out),
+            (8, 2, &[a, b, c]) => streams::<8, 2, 2, 3>(weights, range, [a, b, c], out),
+            (8, 2, &[a, b, c, d]) => streams::<8, 2, 2, 4>(weights, range, [a, b, c, d], out),
+            _ => unreachable!("a matrix-vector loop takes one to four rows, and 8-bit codes two planes"),
         }
     }
 }
@@ -47,7 +51,7 @@ pub(super) unsafe fn gemv(planes: usize, weights: &Weights, range: Range<usize>,
 /// # Safety
 /// As [`gemv`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn streams<const P: usize, const S: usize, const T: usize>(
+unsafe fn streams<const BITS: usize, const P: usize, const S: usize, const T: usize>(
     weights: &Weights,
     range: Range<usize>,
     inputs: [Input; T],
@@ -58,11 +62,11 @@ unsafe fn streams<const P: usize, const S: usize, const T: usize>(
     for i in 0..part {
         let rows: [usize; S] = std::array::from_fn(|s| s * part + i);
         // SAFETY: passed on.
-        unsafe { dots::<P, S, T>(weights, rows.map(|row| range.start + row), &inputs, |s, t, y| out[t * width + rows[s]] = y) };
+        unsafe { dots::<BITS, P, S, T>(weights, rows.map(|row| range.start + row), &inputs, |s, t, y| out[t * width + rows[s]] = y) };
     }
     for row in S * part..width {
         // SAFETY: passed on.
-        unsafe { dots::<P, 1, T>(weights, [range.start + row], &inputs, |_, t, y| out[t * width + row] = y) };
+        unsafe { dots::<BITS, P, 1, T>(weights, [range.start + row], &inputs, |_, t, y| out[t * width + row] = y) };
     }
 }
 
@@ -72,7 +76,7 @@ unsafe fn streams<const P: usize, const S: usize, const T: usize>(
 /// As [`gemv`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn dots<const P: usize, const S: usize, const T: usize>(
+unsafe fn dots<const BITS: usize, const P: usize, const S: usize, const T: usize>(
     weights: &Weights,
     rows: [usize; S],
     inputs: &[Input; T],
@@ -104,13 +108,12 @@ unsafe fn dots<const P: usize, const S: usize, const T: usize>(
             if block >= blocks {
                 break;
             }
-            let readable = if 2 * block + 1 < count { !0 } else { 0xffff_ffff };
+            let whole = 2 * block + 1 < count;
             for s in 0..S {
-                // SAFETY: 32 bytes of codes are one group; the mask leaves out what is past the row.
+                // SAFETY: a block's codes, or half of it at the end of the row.
                 let codes = unsafe {
-                    let at = weights.codes.add(rows[s] * weights.cols / 2 + 32 * first + 64 * block);
-                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_CODES).cast());
-                    _mm512_maskz_loadu_epi8(readable, at.cast())
+                    let at = weights.codes.add(rows[s] * weights.row_codes + 8 * BITS * (first + 2 * block));
+                    if BITS == 4 { nibbles(at, whole) } else { bytes(at, whole) }
                 };
                 for t in 0..T {
                     // SAFETY: the input has this block.
@@ -138,6 +141,42 @@ fn halves() -> [__m512i; CHUNK / 2] {
     })
 }
 
+/// A block of 4-bit codes: those with even index, those with odd; half of it is zero if it is not whole.
+///
+/// # Safety
+/// 64 bytes are readable at `at`, or 32.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn nibbles(at: *const u8, whole: bool) -> [__m512i; 2] {
+    // SAFETY: the mask leaves out what is past the row; prefetches may name any address.
+    let codes = unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_CODES).cast());
+        _mm512_maskz_loadu_epi8(if whole { !0 } else { 0xffff_ffff }, at.cast())
+    };
+    let mask = _mm512_set1_epi8(15);
+    [_mm512_and_si512(codes, mask), _mm512_and_si512(_mm512_srli_epi32::<4>(codes), mask)]
+}
+
+/// A block of 8-bit codes in the same way.
+///
+/// # Safety
+/// 128 bytes are readable at `at`, or 64.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn bytes(at: *const u8, whole: bool) -> [__m512i; 2] {
+    // SAFETY: as in `nibbles`.
+    let [a, b] = unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_CODES).cast());
+        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_CODES + 64).cast());
+        [_mm512_loadu_si512(at.cast()), _mm512_maskz_loadu_epi8(if whole { !0 } else { 0 }, at.wrapping_add(64).cast())]
+    };
+    let order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    let low = |x: __m512i| _mm512_and_si512(x, _mm512_set1_epi16(255));
+    let even = _mm512_packus_epi16(low(a), low(b));
+    let odd = _mm512_packus_epi16(_mm512_srli_epi16::<8>(a), _mm512_srli_epi16::<8>(b));
+    [_mm512_permutexvar_epi64(order, even), _mm512_permutexvar_epi64(order, odd)]
+}
+
 /// Sixteen partial sums of code times input over a block. `x`: 64 even inputs, 64 odd ones; the low plane
 /// after the high one.
 ///
@@ -145,20 +184,17 @@ fn halves() -> [__m512i; CHUNK / 2] {
 /// `x` has those bytes, on a cache-line boundary.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn block_dot<const P: usize>(codes: __m512i, x: *const i8) -> __m512i {
-    let mask = _mm512_set1_epi8(15);
-    let low = _mm512_and_si512(codes, mask);
-    let high = _mm512_and_si512(_mm512_srli_epi32::<4>(codes), mask);
+unsafe fn block_dot<const P: usize>([even, odd]: [__m512i; 2], x: *const i8) -> __m512i {
     let x: *const __m512i = x.cast();
     // SAFETY: by the caller's promise.
     unsafe {
-        let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, *x);
-        let dot = _mm512_dpbusd_epi32(dot, high, *x.add(1));
+        let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), even, *x);
+        let dot = _mm512_dpbusd_epi32(dot, odd, *x.add(1));
         if P == 1 {
             return dot;
         }
-        let dot = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(dot), low, *x.add(2));
-        _mm512_dpbusd_epi32(dot, high, *x.add(3))
+        let dot = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(dot), even, *x.add(2));
+        _mm512_dpbusd_epi32(dot, odd, *x.add(3))
     }
 }
 
@@ -190,18 +226,23 @@ unsafe fn repack(panel: &mut Panel, weights: &Weights, rows: &[usize], groups: R
     let codes = panel.codes_mut();
     let mask = _mm512_set1_epi8(15);
     for (half, rows) in rows.as_chunks::<16>().0.iter().enumerate() {
-        // Half a group at a time: four words of sixteen rows.
-        for part in 2 * groups.start..2 * groups.end {
-            // SAFETY: 16 bytes of the group.
-            let words = unsafe { transpose(rows, |row| _mm_loadu_si128(weights.codes.add(row * weights.cols / 2 + 16 * part).cast())) };
-            for (word, codes_of) in words.into_iter().enumerate() {
-                let quad = 8 * (part - 2 * groups.start) + 2 * word;
+        // Sixteen bytes of each of sixteen rows at a time: half a group, or a quarter of one.
+        let bits = weights.bits;
+        for part in groups.start * bits / 2..groups.end * bits / 2 {
+            // SAFETY: 16 bytes of the row.
+            let words = unsafe { transpose(rows, |row| _mm_loadu_si128(weights.codes.add(row * weights.row_codes + 16 * part).cast())) };
+            let pairs: &[[__m512i; 2]] = if bits == 4 {
+                &words.map(|word| [_mm512_and_si512(word, mask), _mm512_and_si512(_mm512_srli_epi32::<4>(word), mask)])
+            } else {
+                &[part_words(words[0], words[1]), part_words(words[2], words[3])]
+            };
+            for (pair, codes_of) in pairs.iter().enumerate() {
+                let quad = 2 * ((part - groups.start * bits / 2) * pairs.len() + pair);
                 // SAFETY: a panel holds 4 * ROWS bytes for every quad of inputs.
                 unsafe {
                     let at = codes.add(4 * ROWS * quad + 64 * half);
-                    _mm512_store_si512(at.cast(), _mm512_and_si512(codes_of, mask));
-                    let high = _mm512_and_si512(_mm512_srli_epi32::<4>(codes_of), mask);
-                    _mm512_store_si512(at.add(4 * ROWS).cast(), high);
+                    _mm512_store_si512(at.cast(), codes_of[0]);
+                    _mm512_store_si512(at.add(4 * ROWS).cast(), codes_of[1]);
                 }
             }
         }
@@ -212,20 +253,28 @@ unsafe fn repack(panel: &mut Panel, weights: &Weights, rows: &[usize], groups: R
     }
 }
 
+/// Eight 8-bit codes of every row, four in each vector: the four with even index, the four with odd.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn part_words(a: __m512i, b: __m512i) -> [__m512i; 2] {
+    let order = _mm512_set1_epi32(i32::from_le_bytes([0, 2, 1, 3]));
+    let lanes = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c));
+    let order = _mm512_add_epi8(order, lanes);
+    let (a, b) = (_mm512_shuffle_epi8(a, order), _mm512_shuffle_epi8(b, order));
+    let low = _mm512_set1_epi32(0xffff);
+    [
+        _mm512_or_si512(_mm512_and_si512(a, low), _mm512_slli_epi32::<16>(b)),
+        _mm512_or_si512(_mm512_srli_epi32::<16>(a), _mm512_andnot_si512(low, b)),
+    ]
+}
+
 /// Scales or biases of sixteen rows as f32, `[groups][stride]`.
 ///
 /// # Safety
 /// `from` has the groups of the rows, `row_groups` bf16 each; the machine has AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn scales(
-    to: &mut [f32],
-    stride: usize,
-    from: *const u8,
-    row_groups: usize,
-    rows: &[usize; 16],
-    groups: Range<usize>,
-) {
+pub(super) unsafe fn scales(to: &mut [f32], stride: usize, from: *const u8, row_groups: usize, rows: &[usize; 16], groups: Range<usize>) {
     for first in groups.clone().step_by(8) {
         let count = 8.min(groups.end - first);
         let live = ((1u32 << count) - 1) as u8;

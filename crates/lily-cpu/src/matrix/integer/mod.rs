@@ -1,4 +1,4 @@
-//! Products of 4-bit weights with quantised activations: which loop serves which call.
+//! Products of 4-bit (and some 8-bit) weights with quantised activations: which loop serves which call.
 //!
 //! Start with [`multiply`]. Loops of one instruction set share a file; all compute, per group of 64,
 //! `scale * x_scale * sum(code * x) + bias * x_sum` with the inner sum exact. Two kinds:
@@ -37,9 +37,15 @@ const AHEAD_CODES: usize = 2048;
 /// Scales and biases: as many rows ahead as the codes.
 const AHEAD_SCALES: usize = AHEAD_CODES / 16;
 
-/// Whether the integer loops take the matrix; every instruction set but Portable has them.
+/// Whether the integer loops take the matrix; every instruction set but Portable has them for 4 bits. Those of 8 bits
+/// (routers, whose choices small errors change) keep to 16-bit activations, and to instructions that add products of
+/// such codes without saturation.
 pub fn serves(isa: Isa, view: &View<'_>, activations: Activations) -> bool {
-    isa != Isa::Portable && activations != Activations::F32 && view.is_integer()
+    match view.integer_bits() {
+        Some(4) => isa != Isa::Portable && activations != Activations::F32,
+        Some(8) => matches!(isa, Isa::Avx512 | Isa::Amx) && activations == Activations::I16,
+        _ => false,
+    }
 }
 
 /// Rows of activations that some weight rows meet.
@@ -69,7 +75,7 @@ pub fn multiply(
     let Inputs { x, index, tiles } = *inputs;
     assert!(range.end <= view.rows && x.cols() == view.cols && out.len() == range.len() * index.len());
     let weights = Weights::new(view);
-    let next = || if next.0.is_integer() { (Weights::new(next.0), next.1) } else { (weights, range.end) };
+    let next = || if next.0.integer_bits().is_some() { (Weights::new(next.0), next.1) } else { (weights, range.end) };
     if let Some(tiles) = tiles {
         let (next, row) = next();
         tile_multiply((&weights, range), (&next, row), tiles, index.len(), out, scratch);
@@ -97,14 +103,7 @@ fn tile_multiply(
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn tile_multiply(
-    _: (&Weights, Range<usize>),
-    _: (&Weights, usize),
-    _: (&Tiles, usize),
-    _: usize,
-    _: &mut [f32],
-    _: &mut PanelScratch,
-) {
+fn tile_multiply(_: (&Weights, Range<usize>), _: (&Weights, usize), _: (&Tiles, usize), _: usize, _: &mut [f32], _: &mut PanelScratch) {
     unreachable!("no step makes tiles here");
 }
 
@@ -140,26 +139,30 @@ fn gemv(isa: Isa, planes: usize, weights: &Weights, range: Range<usize>, inputs:
     }
 }
 
-/// 4-bit weights in groups of 64 with bf16 scales, as the loops address them. Nothing is aligned.
+/// Weights in groups of 64 with bf16 scales, as the loops address them. Nothing is aligned.
 #[derive(Clone, Copy)]
 struct Weights {
-    /// `cols / 2` bytes a row.
+    /// `row_codes` bytes a row.
     codes: *const u8,
     /// `groups` bf16 a row.
     scales: *const u8,
     biases: *const u8,
+    /// 4, or 8 where [`serves`] says so.
+    bits: usize,
     cols: usize,
     groups: usize,
+    row_codes: usize,
 }
 
 impl Weights {
     fn new(view: &View<'_>) -> Weights {
-        let Values::Affine { codes, scales, biases, .. } = view.values else {
+        let Values::Affine { bits, codes, scales, biases, .. } = view.values else {
             unreachable!("`serves` lets affine matrices alone pass");
         };
         let (cols, groups) = (view.cols, view.cols / GROUP);
-        assert!(codes.len() == view.rows * cols / 2 && scales.len() == view.rows * groups * 2 && biases.len() == scales.len());
-        Weights { codes: codes.as_ptr(), scales: scales.as_ptr(), biases: biases.as_ptr(), cols, groups }
+        let row_codes = cols * bits / 8;
+        assert!(codes.len() == view.rows * row_codes && scales.len() == view.rows * groups * 2 && biases.len() == scales.len());
+        Weights { codes: codes.as_ptr(), scales: scales.as_ptr(), biases: biases.as_ptr(), bits, cols, groups, row_codes }
     }
 }
 

@@ -78,6 +78,8 @@ pub struct PanelScratch {
     pub panel: Panel,
     /// `[activation rows, ROWS_MAX]`
     sums: Vec<f32>,
+    /// Products on their way from tiles to vectors.
+    pub dots: Vec<Line>,
 }
 
 /// The weights that come next in memory, fetched into cache a few lines at a time while a tile computes.
@@ -91,7 +93,7 @@ impl Ahead {
     /// `rows` rows from `first` on, spread over `steps` calls of [`Ahead::advance`].
     pub fn new(weights: &Weights, first: usize, rows: usize, steps: usize) -> Ahead {
         let place = |start: *const u8, row_bytes: usize| start.wrapping_add(first * row_bytes);
-        let (codes, scales) = (weights.cols / 2, weights.groups * 2);
+        let (codes, scales) = (weights.row_codes, weights.groups * 2);
         let step = |row_bytes: usize| (rows * row_bytes).div_ceil(steps);
         Ahead {
             next: [place(weights.codes, codes), place(weights.scales, scales), place(weights.biases, scales)],
@@ -126,7 +128,7 @@ pub fn multiply(
     out: &mut [f32],
     scratch: &mut PanelScratch,
 ) {
-    let PanelScratch { panel, sums } = scratch;
+    let PanelScratch { panel, sums, .. } = scratch;
     grow(&mut panel.codes, ROWS_MAX * DEPTH / 64, Line([0; 64]));
     grow(&mut panel.scales, ROWS_MAX * DEPTH / GROUP, 0.0);
     grow(&mut panel.biases, ROWS_MAX * DEPTH / GROUP, 0.0);
