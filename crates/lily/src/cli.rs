@@ -106,7 +106,7 @@ fn parse_chunk(text: &str) -> Result<usize, String> {
 pub enum DeviceChoice {
     /// The best device found on this machine
     Auto,
-    /// The processor: AVX-512, AVX2 or NEON, whatever it has
+    /// The processor: AMX, AVX-512, AVX2 or NEON, whatever it has
     Cpu,
     /// An Apple GPU
     Metal,

@@ -61,6 +61,11 @@ impl Tiles {
         self.planes
     }
 
+    /// Bytes of a tile with all its groups.
+    pub fn tile_bytes(&self) -> usize {
+        (self.groups * self.planes * TILE_BYTES).max(1)
+    }
+
     /// Cache lines of a tile with all its groups.
     fn lines(&self) -> usize {
         self.groups * self.planes * TILE_BYTES / 64
