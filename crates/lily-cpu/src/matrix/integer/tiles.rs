@@ -5,6 +5,9 @@
 //! [`Quantised`] once a step, in the order in which the products want their rows; whoever multiplies reads them from
 //! start to end.
 
+// Elsewhere nobody makes tiles.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+
 #[cfg(target_arch = "x86_64")]
 use super::amx;
 use crate::quantise::{GROUP, Quantised};
