@@ -148,6 +148,7 @@ struct Weights {
     scales: *const u8,
     biases: *const u8,
     /// 4, or 8 where [`serves`] says so.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     bits: usize,
     cols: usize,
     groups: usize,
