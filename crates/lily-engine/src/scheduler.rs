@@ -89,11 +89,12 @@ impl<D: Device> Scheduler<D> {
 
     /// One pass of the model, and what comes before and after it.
     fn turn(&mut self) {
+        self.drop_cancelled_waiting();
         self.fly();
         if self.flight.is_some() {
             return;
         }
-        self.drop_cancelled();
+        self.drop_cancelled_running();
         self.admit();
         let parts = self.compose();
         if self.disk.as_ref().is_some_and(DiskTier::is_busy) && !self.settle() {
@@ -125,11 +126,16 @@ impl<D: Device> Scheduler<D> {
         }
     }
 
-    /// Frees what callers no longer wait for. The prefix computed so far is kept.
-    fn drop_cancelled(&mut self) {
+    /// Takes out of the queue whose caller is gone: in every turn, also while passes follow each other ahead of the
+    /// host, since each of them keeps a place that another request could have.
+    fn drop_cancelled_waiting(&mut self) {
         let before = self.waiting.len();
         self.waiting.retain(|sequence| !sequence.events.is_closed());
         self.stats.cancelled += (before - self.waiting.len()) as u64;
+    }
+
+    /// Frees what callers no longer wait for. The prefix computed so far is kept.
+    fn drop_cancelled_running(&mut self) {
         let gone: Vec<u64> = self.running.iter().filter(|sequence| sequence.events.is_closed()).map(|sequence| sequence.id).collect();
         if gone.is_empty() || !self.settle() {
             return;

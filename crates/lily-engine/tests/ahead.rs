@@ -284,6 +284,36 @@ fn a_newcomer_and_a_leaver_are_seen_to_at_once() {
 }
 
 #[test]
+fn who_leaves_the_queue_is_not_kept_until_an_answer_ends() {
+    let (engine, probe) = start(Capacity { slots: 1, ..CAPACITY }, Options { queue_max: 1, ..options() });
+    let passes = |probe: &Probe| probe.passes.lock().unwrap().len();
+    let pass = |count: usize| {
+        probe.allow(count);
+        while passes(&probe) < count {
+            std::thread::yield_now();
+        }
+    };
+    let mut running = engine.submit(greedy(Random(5).tokens(10), 10_000)).unwrap();
+    pass(20);
+    let waits = engine.submit(greedy(Random(6).tokens(10), 5)).unwrap();
+    pass(25);
+    assert_eq!((engine.stats().waiting, engine.stats().slots_used), (1, 1));
+    drop(waits);
+    pass(30);
+    let stats = engine.stats();
+    assert_eq!((stats.waiting, stats.cancelled, stats.slots_used), (0, 1, 1), "the flight has gone on meanwhile");
+    assert!(probe.rows_ahead.load(Ordering::SeqCst) > 20);
+
+    // Its place is free for another.
+    let next = Random(7).tokens(10);
+    let waits = engine.submit(greedy(next.clone(), 5)).unwrap();
+    while !matches!(running.next_blocking(), Some(Event::Token { .. })) {}
+    drop(running);
+    probe.go_on();
+    assert_eq!(hear(waits).tokens, continuation(&next, 5));
+}
+
+#[test]
 fn closing_lands_what_is_in_flight() {
     for finish in [true, false] {
         let (engine, _) = start(CAPACITY, options());
