@@ -31,6 +31,8 @@ pub struct OutputConstraint {
     matcher: Option<Matcher>,
     marks: Arc<Marks>,
     budget: Option<usize>,
+    /// What was thought ends with a line break.
+    line_ended: bool,
     failure: Option<String>,
 }
 
@@ -47,7 +49,10 @@ struct Marks {
     rows: usize,
     eos: Arc<[u32]>,
     think_end: Option<u32>,
-    /// The end of a think block that did not end by itself, and what follows any block.
+    /// The tokens whose text ends with a line break, one bit each.
+    line_ends: Vec<u32>,
+    /// The end of a think block that did not end by itself, on a line of its own; and what follows any block.
+    line_break: Vec<u32>,
     close: Vec<u32>,
     after_close: Vec<u32>,
 }
@@ -76,11 +81,12 @@ impl ConstraintFactory {
         parsers.quiet();
         let think_end = vocabulary.special.think_end;
         let after_close = encode("\n\n")?;
-        let mut close = encode("\n")?;
-        close.extend(think_end);
-        close.extend(&after_close);
+        let close = think_end.into_iter().chain(after_close.iter().copied()).collect();
         let eos = if eos.is_empty() { Arc::from([end]) } else { eos };
-        Ok(ConstraintFactory { parsers, marks: Arc::new(Marks { rows: vocabulary.rows, eos, think_end, close, after_close }) })
+        let rows = vocabulary.rows;
+        let line_ends: Vec<u32> = (0..rows as u32).filter(|token| vocabulary.bytes(*token).ends_with(b"\n")).collect();
+        let marks = Marks { rows, eos, think_end, line_ends: only(&line_ends, rows), line_break: encode("\n")?, close, after_close };
+        Ok(ConstraintFactory { parsers, marks: Arc::new(marks) })
     }
 
     /// # Errors
@@ -101,6 +107,7 @@ impl ConstraintFactory {
             matcher,
             marks: self.marks.clone(),
             budget: options.thinking_budget,
+            line_ended: false,
             failure: None,
         };
         constraint.watch_budget();
@@ -143,6 +150,7 @@ impl OutputConstraint {
         match &mut self.part {
             Part::Thinking(count) if Some(token) != self.marks.think_end => {
                 *count += 1;
+                self.line_ended = has(&self.marks.line_ends, token);
                 self.watch_budget();
             }
             Part::Thinking(_) if self.matcher.is_none() => self.part = Part::Content,
@@ -178,11 +186,14 @@ impl OutputConstraint {
         self.failure.as_deref()
     }
 
+    /// The block is closed as the format writes it, with one line break: more would not be there when the answer comes
+    /// back, and the state saved behind it would not fit.
     fn watch_budget(&mut self) {
         if let (Part::Thinking(count), Some(budget)) = (&self.part, self.budget)
             && *count >= budget
         {
-            self.part = Part::Forced(self.marks.close.clone().into());
+            let line_break = if self.line_ended { &[][..] } else { &self.marks.line_break };
+            self.part = Part::Forced([line_break, &self.marks.close].concat().into());
         }
     }
 }
@@ -204,6 +215,10 @@ fn only(tokens: &[u32], rows: usize) -> Vec<u32> {
     let mut mask = vec![0; rows.div_ceil(32)];
     tokens.iter().for_each(|token| mask[*token as usize / 32] |= 1 << (token % 32));
     mask
+}
+
+fn has(mask: &[u32], token: u32) -> bool {
+    mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
 }
 
 fn all_but(tokens: &[u32], rows: usize) -> Vec<u32> {
