@@ -48,6 +48,13 @@ pub struct Tool {
     pub source: Value,
 }
 
+impl Tool {
+    /// Whether the client wants its calls held to the schema wherever the model makes one.
+    pub fn is_strict(&self) -> bool {
+        self.source.pointer("/function/strict") == Some(&Value::Bool(true))
+    }
+}
+
 /// Switches of the chat format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChatOptions {

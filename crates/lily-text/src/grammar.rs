@@ -25,6 +25,8 @@ pub enum Grammar {
     ToolCalls { tools: Vec<Tool>, parallel: bool },
     /// Either such calls, or JSON that the schema allows: an agent's turns and its last one.
     ToolCallsOrJson { tools: Vec<Tool>, parallel: bool, schema: Value },
+    /// Any text with calls in it, if the model makes some: those of strict tools fit their schemas.
+    TextAndToolCalls { tools: Vec<Tool> },
 }
 
 impl Grammar {
@@ -39,14 +41,20 @@ impl Grammar {
             Grammar::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
             Grammar::Choice(texts) if texts.is_empty() => return Err(TextError::Grammar("a choice of no texts".into())),
             Grammar::Choice(texts) => TopLevelGrammar::from_lark(format!("start: {}", one_of(texts))),
-            Grammar::ToolCalls { tools, .. } | Grammar::ToolCallsOrJson { tools, .. } if tools.is_empty() => {
+            Grammar::ToolCalls { tools, .. } | Grammar::ToolCallsOrJson { tools, .. } | Grammar::TextAndToolCalls { tools }
+                if tools.is_empty() =>
+            {
                 return Err(TextError::Grammar("a call of no tools".into()));
             }
+            Grammar::TextAndToolCalls { tools } => {
+                let calls = tool_calls(tools, false, special, Tool::is_strict)?;
+                TopLevelGrammar::from_lark(format!("start: (words call)* words\nwords: /(?s:.*)/\n{calls}"))
+            }
             Grammar::ToolCalls { tools, parallel } => {
-                TopLevelGrammar::from_lark(format!("start: calls\n{}", tool_calls(tools, *parallel, special)?))
+                TopLevelGrammar::from_lark(format!("start: calls\n{}", tool_calls(tools, *parallel, special, |_| true)?))
             }
             Grammar::ToolCallsOrJson { tools, parallel, schema } => {
-                let calls = tool_calls(tools, *parallel, special)?;
+                let calls = tool_calls(tools, *parallel, special, |_| true)?;
                 TopLevelGrammar::from_lark(format!("start: calls | answer\nanswer: %json {}\n{calls}", one_line(schema.clone())))
             }
         })
@@ -68,8 +76,9 @@ fn one_line(mut schema: Value) -> Value {
     schema
 }
 
-/// The rule `calls`, the chat format's calls. Parameters come in the schema's order, the required ones all.
-fn tool_calls(tools: &[Tool], parallel: bool, special: &SpecialIds) -> Result<String, TextError> {
+/// The rules `calls` and `call`, the chat format's calls. Parameters of tools that are `held` to their schema come in its
+/// order, the required ones all.
+fn tool_calls(tools: &[Tool], parallel: bool, special: &SpecialIds, held: impl Fn(&Tool) -> bool) -> Result<String, TextError> {
     let (Some(begin), Some(end)) = (special.tool_call, special.tool_call_end) else {
         return Err(TextError::Grammar("the tokenizer has no <tool_call> tokens".into()));
     };
@@ -78,9 +87,16 @@ fn tool_calls(tools: &[Tool], parallel: bool, special: &SpecialIds) -> Result<St
     let mut grammar = format!("calls: call {more}\ncall: <[{begin}]> \"\\n\" ({}) \"\\n\" <[{end}]>\n", functions.join(" | "));
     grammar.push_str("text[lazy]: /(?s:.*)/ \"\\n</parameter>\\n\"\n");
     for (n, tool) in tools.iter().enumerate() {
-        grammar.push_str(&function(n, tool));
+        grammar.push_str(&if held(tool) { function(n, tool) } else { free_function(n, tool) });
     }
     Ok(grammar)
+}
+
+const ANY_PARAMETERS: &str = r#"("<parameter=" /[^>\n]+/ ">\n" text)*"#;
+
+/// A call with whatever parameters the model gives it.
+fn free_function(n: usize, tool: &Tool) -> String {
+    format!("tool{n}: {} {ANY_PARAMETERS} \"</function>\"\n", literal(&format!("<function={}>\n", tool.name)))
 }
 
 fn function(n: usize, tool: &Tool) -> String {
@@ -97,7 +113,7 @@ fn function(n: usize, tool: &Tool) -> String {
         rules.push_str(&format!("tool{n}_{m}: {opening} {}\n", value(root, name, schema)));
     }
     if properties.is_empty() && tool.parameters.is_none() {
-        rule.push_str(r#" ("<parameter=" /[^>\n]+/ ">\n" text)*"#);
+        return free_function(n, tool);
     }
     format!("{rule} \"</function>\"\n{rules}")
 }

@@ -152,6 +152,17 @@ fn a_budget_closes_the_thinking() {
     }
     assert!(nano().decode(&tokens).expect("it decodes").ends_with("\n</think>\n\n"));
     assert_eq!(constraint.mask(), None, "after the block the model is free");
+    // Where a line has just ended, no second line break is written: the format has one.
+    let mut constraint = nano().constraint(&ConstraintOptions { thinking_budget: Some(4), ..options.clone() }).expect("no grammar");
+    let mut tokens = nano().encode("one two\n").expect("it encodes");
+    let more = 4 - tokens.len();
+    tokens.splice(..0, nano().encode("one").expect("it encodes").into_iter().cycle().take(more));
+    tokens.iter().for_each(|token| constraint.accept(*token));
+    while let Some(token) = constraint.forced() {
+        tokens.push(token);
+        constraint.accept(token);
+    }
+    assert!(nano().decode(&tokens).expect("it decodes").ends_with(" two\n</think>\n\n"));
     // A block that ends in time is left alone.
     let mut constraint = nano().constraint(&options).expect("no grammar");
     constraint.accept(nano().special().think_end.expect("a tag"));
@@ -233,4 +244,31 @@ fn calls_or_json() {
     for wrong in ["{\"done\": 1}", "Paris", &format!("{call}\n{{\"done\": true}}"), "«<tool_call>»"] {
         assert!(!accepts(&either, wrong), "{wrong}");
     }
+}
+
+/// A strict tool whose calls nobody has asked for: the model says what it likes, and a call that it makes fits the schema.
+#[test]
+fn strict_calls_amid_text() {
+    let strict = |mut tool: Tool| {
+        tool.source["function"]["strict"] = json!(true);
+        tool
+    };
+    let grammar = Grammar::TextAndToolCalls { tools: vec![strict(weather()), write_file()] };
+    let call = "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
+    for fits in [
+        "",
+        "It is raining: 3 < 4, <div>, \n\nЖ.",
+        call,
+        &format!("Let me see.\n\n{call}"),
+        &format!("Two.\n{call}\n{call}\nDone."),
+        "<tool_call>\n<function=write_file>\n<parameter=anything>\nx\n</parameter>\n</function>\n</tool_call>",
+    ] {
+        assert!(accepts(&grammar, fits), "{fits}");
+    }
+    for wrong in [&call.replace('3', "three"), &call.replace("days", "hours"), &call.replace("get_weather", "other"), "<tool_call>\nwords"]
+    {
+        assert!(!accepts(&grammar, wrong), "{wrong}");
+    }
+    // Not strict: only the call's shape counts.
+    assert!(accepts(&Grammar::TextAndToolCalls { tools: vec![weather()] }, &call.replace('3', "three")));
 }

@@ -197,6 +197,9 @@ fn tools(fields: &Fields<'_>) -> Result<Vec<Tool>, ApiError> {
         function.insert("name".to_owned(), json!(name));
         description.iter().for_each(|text| drop(function.insert("description".to_owned(), json!(text))));
         parameters.iter().for_each(|schema| drop(function.insert("parameters".to_owned(), schema.clone())));
+        if tool.bool("strict")? == Some(true) {
+            function.insert("strict".to_owned(), json!(true));
+        }
         let source = json!({"type": "function", "function": function});
         tools.push(Tool { name, description, parameters, source });
     }

@@ -139,6 +139,9 @@ impl ChatRequest {
             (ToolChoice::Required, _) => must(self.tools.clone()),
             (ToolChoice::Named(name), _) => must(self.tools.iter().filter(|tool| tool.name == *name).cloned().collect()),
             (ToolChoice::Auto, Some(form)) if !self.tools.is_empty() => Some(form.or_calls(self.tools.clone(), parallel)),
+            (ToolChoice::Auto, None) if self.tools.iter().any(Tool::is_strict) => {
+                Some(Form { path: "tools".to_owned(), grammar: Grammar::TextAndToolCalls { tools: self.tools.clone() } })
+            }
             (ToolChoice::Auto | ToolChoice::None, form) => form.clone(),
         }
     }

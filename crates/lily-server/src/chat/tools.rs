@@ -52,6 +52,7 @@ fn function(fields: &Fields<'_>, source: Value) -> Result<Tool, ApiError> {
     let name = check_name(&fields.at("name"), fields.string("name")?.unwrap_or_default())?;
     let description = fields.string("description")?.map(str::to_owned);
     let parameters = fields.map("parameters")?.cloned().map(Value::Object);
+    fields.bool("strict")?; // read again by `Tool::is_strict`
     Ok(Tool { name, description, parameters, source })
 }
 

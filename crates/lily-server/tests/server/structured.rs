@@ -126,6 +126,42 @@ async fn a_call_that_must_be_made() {
     server.stop().await;
 }
 
+/// Nobody asks for the call: the model makes it by itself, with a value that its tool does not take.
+#[tokio::test]
+async fn a_strict_tool_is_called_by_its_schema() {
+    let server = TestServer::start().await;
+    let call = [
+        "Let me see.\n\n",
+        "<tool_call>",
+        "\n<function=weather>\n<parameter=unit>\nkilograms\n</parameter>\n</function>\n",
+        "</tool_call>",
+    ];
+    server.says("act", &call);
+    server.says("ramble", RAMBLING);
+    let ask = |key: &str, strict: bool| {
+        let mut tools = weather();
+        tools[1]["function"]["strict"] = json!(strict);
+        let mut ask = request(json!({"tools": tools, "enable_thinking": false, "max_tokens": 120}));
+        ask["messages"][0]["content"] = json!(key);
+        ask
+    };
+    let unit = |message: &Value| {
+        let function = &message["tool_calls"][0]["function"];
+        assert_eq!((&message["content"], &function["name"]), (&json!("Let me see."), &json!("weather")), "{message}");
+        let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+        arguments["unit"].as_str().unwrap().to_owned()
+    };
+    let (message, _) = both(&server, ask("act", false)).await;
+    assert_eq!(unit(&message), "kilograms");
+    let (message, _) = both(&server, ask("act", true)).await;
+    assert!(["celsius", "kelvin"].contains(&&*unit(&message)), "{message}");
+    // Text stays what it is.
+    let (free, _) = both(&server, ask("ramble", false)).await;
+    let (held, _) = both(&server, ask("ramble", true)).await;
+    assert_eq!(held, free);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn forms_that_do_not_compile() {
     let server = TestServer::start().await;
