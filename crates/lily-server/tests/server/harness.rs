@@ -37,17 +37,20 @@ pub fn text() -> Arc<Text> {
     TEXT.get_or_init(load).clone()
 }
 
+const CAPACITY: Capacity = Capacity { slots: 4, pages: 64, rows: 256, logit_rows: 8 };
+
 /// What a test may want otherwise.
 pub struct Setup {
     pub server: ServerOptions,
     pub engine: Options,
+    pub device: Capacity,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let server = ServerOptions { port: 0, ..ServerOptions::default() };
         let engine = Options { context: 2048, ..Options::default() };
-        Setup { server, engine }
+        Setup { server, engine, device: CAPACITY }
     }
 }
 
@@ -66,7 +69,7 @@ impl TestServer {
 
     pub async fn with(setup: Setup) -> Self {
         let scripts = Scripts::default();
-        let engine = engine(&scripts, setup.engine);
+        let engine = engine(&scripts, setup.engine, setup.device);
         let service = Service::new(engine.clone(), text(), "lily-test");
         let listener = bind(&setup.server).await.expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -80,7 +83,7 @@ impl TestServer {
 
     /// Why a server does not start.
     pub async fn refused(options: ServerOptions) -> ServerError {
-        let engine = engine(&Scripts::default(), Options::default());
+        let engine = engine(&Scripts::default(), Options::default(), CAPACITY);
         let listener = bind(&options).await.expect("a free port");
         serve(listener, Service::new(engine, text(), "lily-test"), options, std::future::pending())
             .await
@@ -129,8 +132,7 @@ impl TestServer {
     }
 }
 
-fn engine(scripts: &Scripts, options: Options) -> Engine {
-    let capacity = Capacity { slots: 4, pages: 64, rows: 256, logit_rows: 8 };
+fn engine(scripts: &Scripts, options: Options, capacity: Capacity) -> Engine {
     let device = ScriptedDevice::new(text(), scripts.clone(), config(), capacity);
     Engine::start(Runner::new(config().clone(), device).expect("a runner"), options)
 }

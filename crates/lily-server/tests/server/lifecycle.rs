@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lily_engine::Options;
+use lily_engine::{Engine, EngineError, Options, Request, Sampling};
 use lily_server::{ServerError, ServerOptions, bind};
 use serde_json::{Value, json};
 
@@ -161,6 +161,20 @@ async fn shutdown_lets_running_answers_finish() {
     server.stop().await;
 }
 
+/// Whether the engine has been told to stop.
+fn refuses_everybody(engine: &Engine) -> bool {
+    let request = Request {
+        prompt: vec![1],
+        sampling: Sampling::default(),
+        max_tokens: Some(1),
+        stop_tokens: Arc::new([]),
+        logprobs: None,
+        constraint: None,
+        keep_at: Vec::new(),
+    };
+    matches!(engine.submit(request), Err(EngineError::ShuttingDown))
+}
+
 #[tokio::test]
 async fn shutdown_cuts_off_what_does_not_end() {
     let mut setup = Setup::default();
@@ -172,7 +186,9 @@ async fn shutdown_cuts_off_what_does_not_end() {
     assert!(stream.until(|event| event["choices"][0]["delta"]["content"].as_str().is_some_and(|text| !text.is_empty())).await);
     server.begin_stop();
     // The engine's thread stands at the gate: the cut can only reach the stream once it passes.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    while !refuses_everybody(&server.engine) {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
     gate.open();
     assert!(stream.until(|event| event["error"]["code"] == "shutting_down").await);
     assert_eq!(stream.next().await.as_deref(), Some("[DONE]"));

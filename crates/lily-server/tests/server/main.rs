@@ -10,6 +10,7 @@ mod harness;
 
 mod abuse;
 mod access;
+mod admission;
 mod anthropic;
 mod chat;
 mod completions;
