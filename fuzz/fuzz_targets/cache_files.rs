@@ -1,18 +1,4 @@
-//! Any bytes as a file of the cache directory: ignored with a message, or what they say they are.
+//! See `src/cache_files.rs`.
 #![no_main]
 
-use std::cell::RefCell;
-
-use libfuzzer_sys::fuzz_target;
-use lily_engine::fuzzing::cache_file;
-
-thread_local! {
-    static DIRECTORY: RefCell<Option<tempfile::TempDir>> = const { RefCell::new(None) };
-}
-
-fuzz_target!(|data: &[u8]| {
-    DIRECTORY.with_borrow_mut(|directory| {
-        let directory = directory.get_or_insert_with(|| tempfile::tempdir().expect("a temporary directory"));
-        cache_file(directory.path(), data);
-    });
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| lily_fuzz::cache_files::run(data));

@@ -1,15 +1,30 @@
-//! What the fuzz targets share: the bundled model's text side. Each target is a file in `fuzz_targets/`;
-//! README.md tells how they are run.
+//! The fuzz targets, one module each with its `run`, and what they share: the bundled model's text side.
+//!
+//! `fuzz_targets/` hands them to the fuzzer; README.md tells how. The ordinary tests include this file and replay the
+//! kept inputs (`crates/lily/tests/fuzz_seeds.rs`).
 
-use std::path::Path;
+pub mod cache_files;
+pub mod output_parser;
+pub mod request_json;
+pub mod safetensors_header;
+pub mod tool_arguments;
+
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use lily_model::ModelConfig;
 use lily_text::{Text, Tool};
 use serde_json::{Value, json};
 
+/// The bundled model's folder, from whichever package this is compiled in.
+pub fn model_folder() -> PathBuf {
+    let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let folder = package.ancestors().map(|folder| folder.join("models/lily-nano")).find(|folder| folder.is_dir());
+    folder.expect("the bundled model lies beside fuzz/")
+}
+
 pub fn model_file(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/lily-nano").join(name);
+    let path = model_folder().join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

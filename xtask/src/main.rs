@@ -30,7 +30,7 @@ cargo xtask metal     every kernel through a strict type check of the Metal Shad
 cargo xtask apple     lints and links for Apple's processors, without Apple's SDK
 cargo xtask sdk       real clients (Python) against a running `lily serve`
 cargo xtask schema    requests drawn from the served API description against a running `lily serve`
-cargo xtask fuzz      the fuzz targets, ten minutes each; or one target, or other seconds";
+cargo xtask fuzz      the fuzz targets, ten minutes each; or some of them, or other seconds; keep: what they found becomes seeds";
 
 fn main() -> ExitCode {
     match run() {

@@ -3,7 +3,7 @@
 //! The packages go into a virtual environment under `target/`; nothing else is installed.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
@@ -20,7 +20,7 @@ const SCHEMATHESIS: [&str; 1] = ["schemathesis==4.32.5"];
 pub fn sdk() -> anyhow::Result<()> {
     cargo(&["build", "--package", "lily"], &[])?;
     let python = environment("target/sdk", &PACKAGES)?;
-    let server = Server::start(&root().join("target/debug/lily"), &[])?;
+    let server = Server::start(&[])?;
     for script in SCRIPTS {
         run(&python.display().to_string(), &[script, "--url", &server.url], &[])?;
     }
@@ -33,7 +33,7 @@ pub fn schema() -> anyhow::Result<()> {
     cargo(&["build", "--package", "lily"], &[])?;
     let python = environment("target/schemathesis", &SCHEMATHESIS)?;
     // A small context: what is tried is reading, not writing.
-    let server = Server::start(&root().join("target/debug/lily"), &["--context", "256", "--cache-mib", "64"])?;
+    let server = Server::start(&["--context", "256", "--cache-mib", "64"])?;
     let program = python.with_file_name("st");
     let checks =
         "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance";
@@ -63,8 +63,10 @@ struct Server {
 }
 
 impl Server {
-    fn start(program: &Path, more: &[&str]) -> anyhow::Result<Self> {
-        let mut process = Command::new(program)
+    fn start(more: &[&str]) -> anyhow::Result<Self> {
+        // Cargo puts it beside this program, wherever its target folder is.
+        let program = std::env::current_exe()?.with_file_name(format!("lily{}", std::env::consts::EXE_SUFFIX));
+        let mut process = Command::new(&program)
             .args(["serve", "--port", "0"])
             .args(more)
             .env_remove("RUST_LOG")
