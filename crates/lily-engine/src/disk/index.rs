@@ -34,7 +34,16 @@ pub(crate) struct Index {
     bytes: u64,
     bytes_max: u64,
     /// Held as long as the index lives: two processes cannot keep one limit.
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Index {
+    /// Closing the file would not do: a program that this process is just starting has a copy of it, until it runs.
+    fn drop(&mut self) {
+        if let Err(error) = self.lock.unlock() {
+            tracing::debug!(%error, "the cache directory stays locked until this process ends");
+        }
+    }
 }
 
 impl Index {
@@ -45,7 +54,7 @@ impl Index {
         let lock = File::create(&lock_path).map_err(DiskError::io(&lock_path))?;
         lock.try_lock().map_err(|_| DiskError::file(&lock_path, "another process uses this cache directory"))?;
         let directory = directory.to_owned();
-        let mut index = Index { directory, model, tree: TokenTree::new(), pages: HashMap::new(), bytes: 0, bytes_max, _lock: lock };
+        let mut index = Index { directory, model, tree: TokenTree::new(), pages: HashMap::new(), bytes: 0, bytes_max, lock };
         index.list()?;
         index.make_room(None);
         Ok(index)
