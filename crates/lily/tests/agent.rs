@@ -27,8 +27,8 @@ struct Scale {
 
 impl Scale {
     const SMALL: Scale = Scale { turns: 30, tools: 20, system: 200, words: &[40, 12, 150, 25], answer_tokens: 24, off: 3 };
-    /// About 50 to 3,000 tokens.
-    const FULL: Scale = Scale { words: &[60, 30, 2300, 120, 500, 40], answer_tokens: 48, off: 1, ..Scale::SMALL };
+    /// Results of about 50 to 3,000 tokens: the long ones where `talk` must have a call, in two of three turns.
+    const FULL: Scale = Scale { words: &[60, 2300, 30, 120, 500, 40], answer_tokens: 48, off: 1, ..Scale::SMALL };
     /// For a device of some tokens a second.
     #[cfg(unix)]
     const SIMULATED: Scale = Scale { turns: 3, tools: 2, system: 30, words: &[30, 12], answer_tokens: 8, off: 1 };
