@@ -1,6 +1,6 @@
 """Lily, llama.cpp and mlx-lm by turns on one NVIDIA GPU, without a network: prefill and decode, medians and ratios.
 
-    python tools/peers/h200.py pack --carried CARRIED                     here: cuts llama.cpp's sources to what is built (9 MB)
+    python tools/peers/h200.py pack --carried CARRIED                     here: cuts llama.cpp's sources to what is built (6 MB)
     python tools/peers/h200.py prepare --carried CARRIED --work WORK      builds llama.cpp, writes the weights (40 GB, about 6 minutes)
     python tools/peers/h200.py run --carried CARRIED --work WORK          measures; prints a table, writes WORK/h200.json
 
