@@ -2,17 +2,10 @@
 #include "lib/vector.h"
 #include "lib/chain.h"
 #include "lib/top_k.h"
+#include "lib/experts.h"
 
 // The experts of a few rows, one row at a time; with many rows see experts_matmul.metal. Choice `per_token` of a row is
 // the shared expert. hidden of a row: the choices' values one after the other.
-
-struct ExpertArgs {
-  uint cols, group_shift, per_token, experts;   // inputs; see lib/quantised.h
-  uint width, shared_width;                     // outputs of an expert, of the shared one
-  uint gate_stride, gate_first, up_stride, up_first;   // expert e is rows first + e * stride ..
-  uint parts;                                   // see lib/chain.h
-  float eps;
-};
 
 // experts_gate_up: gate and up projections and SwiGLU of the chosen experts and the shared one.
 // Math     hidden[choice] = silu(gate_e x) * (up_e x)

@@ -1,7 +1,6 @@
 #include "dialect/metal.h"
 #include "lib/vector.h"
-
-struct OutputArgs { uint cols, group_shift, batch, x_stride, rows; };   // inputs; see lib/quantised.h; rows of x; outputs
+#include "lib/output.h"
 
 // output: the mixer's output projection of a few rows, added to the residual stream.
 // Math     residual[r] += W x[r]

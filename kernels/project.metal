@@ -3,13 +3,6 @@
 #include "lib/chain.h"
 #include "lib/matrices.h"
 
-struct ProjectArgs {
-  uint cols, group_shift, batch, x_stride, out_stride;   // inputs; see lib/quantised.h; rows of x; row strides
-  uint rows0, rows1, rows2, rows3;             // outputs of each matrix, 0 for one that is not there
-  uint parts;                                  // see lib/chain.h
-  float eps;
-};
-
 // project: one to four weight matrices times a few rows of activations, side by side.
 // Math     out[r] = [W0 | W1 | W2 | W3] x[r], times the norm's factor of row r
 // Layout   x [batch, x_stride] f32; out [batch, out_stride] f32, the matrices' outputs from column 0 on, one after the other.

@@ -3,11 +3,6 @@
 #include "lib/tile.h"
 #include "lib/matrices.h"
 
-struct ProjectMatmulArgs {
-  uint cols, group_shift, batch, x_stride, out_stride;
-  uint rows0, rows1, rows2, rows3;   // outputs of each matrix, 0 for one that is not there
-};
-
 // project_matmul: one to four weight matrices times many rows of activations, side by side; see project for few rows.
 // Math     out[r] = [W0 | W1 | W2 | W3] x[r]; with ADD one matrix, and out += W0 x.
 // Layout   x [batch, x_stride] f16; out [batch, out_stride] f32.

@@ -22,7 +22,7 @@ inline void positions_copy(threadgroup half *to, device const half *from, uint t
 // Two neighbouring values of a query row as halfs; zeros for a row that is not there.
 inline uint query_pair(device const float *row, uint at, bool used, float scale) {
   float2 two = used ? *(device const float2 *)(row + at) : float2(0.0f, 0.0f);
-  return uint(as_type<ushort>(narrowed(two.x * scale))) | uint(as_type<ushort>(narrowed(two.y * scale))) << 16;
+  return narrowed_pair(two.x * scale, two.y * scale);
 }
 
 // attn_flash_mma: attn_flash with everything but keys and values in registers.
@@ -142,7 +142,7 @@ kernel void attn_flash_mma(device const float *projected [[buffer(0)]], device c
       for (uint i = 0; i < D / 8; ++i) {
         float2 gate = *(device const float2 *)(gates + i * 8 + 2 * t);
         float first = out[i][2 * h] / sum / (1.0f + exp(-gate.x)), second = out[i][2 * h + 1] / sum / (1.0f + exp(-gate.y));
-        *(device uint *)(to + i * 8 + 2 * t) = uint(as_type<ushort>(narrowed(first))) | uint(as_type<ushort>(narrowed(second))) << 16;
+        *(device uint *)(to + i * 8 + 2 * t) = narrowed_pair(first, second);
       }
   }
 }

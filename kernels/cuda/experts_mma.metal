@@ -2,17 +2,10 @@
 #include "cuda/span.h"
 #include "lib/chain.h"
 #include "lib/top_k.h"
+#include "lib/experts.h"
 
 // The experts of a few rows on tensor cores, one row at a time, 4 bits in groups of 64. Choice `per_token` of a row is the
 // shared expert. hidden of a row: the choices' values one after the other.
-
-struct ExpertMmaArgs {
-  uint cols, per_token, experts;
-  uint width, shared_width;                            // outputs of an expert, of the shared one
-  uint gate_stride, gate_first, up_stride, up_first;   // expert e is rows first + e * stride ..
-  uint parts;                                          // see lib/chain.h
-  float eps;
-};
 
 // experts_gate_up_mma: experts_gate_up on tensor cores.
 // Math     hidden[choice] = silu(gate_e x) * (up_e x)
@@ -34,7 +27,7 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
                                 device const bfloat *shared_up_biases [[buffer(11)]], device const float *x [[buffer(12)]],
                                 device const float *sums [[buffer(13)]], device const float *logits [[buffer(14)]],
                                 device uint *routes [[buffer(15)]], device float *hidden [[buffer(16)]],
-                                constant ExpertMmaArgs &args [[buffer(17)]], uint3 group [[threadgroup_position_in_grid]],
+                                constant ExpertArgs &args [[buffer(17)]], uint3 group [[threadgroup_position_in_grid]],
                                 uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                                 uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   ly_resident<MMA_SIMDGROUPS * 32, 3>();
@@ -88,20 +81,12 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
   ChainParts chain = chain_load(sums, row, args.parts, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   float2 product = span_product(w, staged, group_sums, span, lane);
-  if (lane % 4 == 0) {
-    partial[simdgroup_at * 16 + lane / 4] = product.x;
-    partial[simdgroup_at * 16 + 8 + lane / 4] = product.y;
-  }
+  partial_store(partial, product, simdgroup_at, lane);
   float factor = chain_scale(chain, sums, row, args.parts, args.cols, args.eps, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (thread_at < values && first + thread_at < width) {
-    float gate = 0.0f, up = 0.0f;
-    for (uint i = 0; i < spans; ++i) {
-      uint at = (thread_at / 8 * spans + i) * 16 + thread_at % 8;
-      gate += partial[at];
-      up += partial[at + 8];
-    }
-    gate *= factor;
+    float gate = partial_add(0.0f, partial, thread_at / 8, spans, thread_at % 8) * factor;
+    float up = partial_add(0.0f, partial, thread_at / 8, spans, thread_at % 8 + 8);
     hidden[row * (k * args.width + args.shared_width) + choice * args.width + first + thread_at] =
         gate / (1.0f + exp(-gate)) * up * factor;
   }
@@ -187,15 +172,12 @@ kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device cons
   row_stage<4>(staged, group_sums, x + row * inputs, inputs, thread_at, simdgroups * 32, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   float2 product = span_product(w, staged, group_sums, simdgroup_at, lane) * weights[choice];
-  if (lane % 4 == 0) {
-    partial[simdgroup_at * 16 + lane / 4] = product.x;
-    partial[simdgroup_at * 16 + 8 + lane / 4] = product.y;
-  }
+  partial_store(partial, product, simdgroup_at, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (simdgroup_at == 0) {
     float value = before;
     if (mine) {
-      for (uint i = 0; i < simdgroups; ++i) value += partial[i * 16 + thread_at];
+      value = partial_add(value, partial, 0, simdgroups, thread_at);
       residual[at] = value;
       if (CHAIN) next[at] = value * gain_here;
     }

@@ -1,7 +1,6 @@
 #include "dialect/metal.h"
 #include "cuda/span.h"
-
-struct OutputMmaArgs { uint cols, batch, x_stride, rows; };   // inputs; rows of x; its row stride; outputs
+#include "lib/output.h"
 
 // output_mma: output on tensor cores, 4 bits in groups of 64, rows of whole spans.
 // Math     residual[r] += W x[r]
@@ -13,7 +12,7 @@ kernel void output_mma(device const uint *codes [[buffer(0)]], device const bflo
                        device const bfloat *biases [[buffer(2)]], device const float *x [[buffer(3)]],
                        device const float *gain [[buffer(4)]], device float *residual [[buffer(5)]],
                        device float *next [[buffer(6)]], device float *sums [[buffer(7)]],
-                       constant OutputMmaArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
+                       constant OutputArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
                        uint3 grid [[threadgroups_per_grid]], uint thread_at [[thread_index_in_threadgroup]],
                        uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   threadgroup uint4 staged[MMA_INPUTS / 4];
@@ -37,14 +36,11 @@ kernel void output_mma(device const uint *codes [[buffer(0)]], device const bflo
     row_stage<4>(staged, group_sums, x + row * args.x_stride, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float2 product = span_product(w, staged, group_sums, span, lane);
-    if (lane % 4 == 0) {
-      partial[simdgroup_at * 16 + lane / 4] = product.x;
-      partial[simdgroup_at * 16 + 8 + lane / 4] = product.y;
-    }
+    partial_store(partial, product, simdgroup_at, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float value = before;
     if (mine) {
-      for (uint i = 0; i < spans; ++i) value += partial[(thread_at / 16 * spans + i) * 16 + thread_at % 16];
+      value = partial_add(value, partial, thread_at / 16, spans, thread_at % 16);
       residual[at] = value;
       if (CHAIN) next[at] = value * gain_here;
     }

@@ -3,13 +3,6 @@
 #include "lib/chain.h"
 #include "lib/matrices.h"
 
-struct ProjectMmaArgs {
-  uint cols, batch, x_stride, out_stride;      // inputs; rows of x; row strides
-  uint rows0, rows1, rows2, rows3;             // outputs of each matrix, 0 for one that is not there
-  uint parts;                                  // see lib/chain.h
-  float eps;
-};
-
 // project_mma: project on tensor cores, for groups of 64 and rows of whole spans.
 // Math     out[r] = [W0 | W1 | W2 | W3] x[r], times the norm's factor of row r
 // Layout   as project.
@@ -25,7 +18,7 @@ kernel void project_mma(device const uint *codes0 [[buffer(0)]], device const bf
                         device const bfloat *biases2 [[buffer(8)]], device const uint *codes3 [[buffer(9)]],
                         device const bfloat *scales3 [[buffer(10)]], device const bfloat *biases3 [[buffer(11)]],
                         device const float *x [[buffer(12)]], device const float *sums [[buffer(13)]],
-                        device float *out [[buffer(14)]], constant ProjectMmaArgs &args [[buffer(15)]],
+                        device float *out [[buffer(14)]], constant ProjectArgs &args [[buffer(15)]],
                         uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
                         uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   ly_resident<MMA_SIMDGROUPS * 32, 3>();
@@ -50,17 +43,12 @@ kernel void project_mma(device const uint *codes0 [[buffer(0)]], device const bf
     row_stage<BITS>(staged, group_sums, x + row * args.x_stride, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float2 product = span_product(w, staged, group_sums, span, lane);
-    if (lane % 4 == 0) {
-      partial[simdgroup_at * 16 + lane / 4] = product.x;
-      partial[simdgroup_at * 16 + 8 + lane / 4] = product.y;
-    }
+    partial_store(partial, product, simdgroup_at, lane);
     float factor = chain_scale(chain, sums, row, args.parts, args.cols, args.eps, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (thread_at < outputs && first + thread_at < matrix.rows) {
-      float sum = 0.0f;
-      for (uint i = 0; i < spans; ++i) sum += partial[(thread_at / 16 * spans + i) * 16 + thread_at % 16];
-      out[row * args.out_stride + matrix.column + first + thread_at] = sum * factor;
-    }
+    if (thread_at < outputs && first + thread_at < matrix.rows)
+      out[row * args.out_stride + matrix.column + first + thread_at] =
+          partial_add(0.0f, partial, thread_at / 16, spans, thread_at % 16) * factor;
   }
 }
 LY_KERNEL(project_mma_q4, project_mma<4>)

@@ -2,11 +2,6 @@
 #include "cuda/warpgroup.h"
 #include "lib/matrices.h"
 
-struct ProjectWgmmaArgs {
-  uint cols, batch, x_stride, out_stride;
-  uint rows0, rows1, rows2, rows3;   // outputs of each matrix, 0 for one that is not there
-};
-
 // project_wgmma: project_matmul on warpgroups, 4 bits in groups of 64.
 // Math     out[r] = [W0 | W1 | W2 | W3] x[r]; with ADD one matrix, and out += W0 x.
 // Layout   as project_matmul.
@@ -20,7 +15,7 @@ kernel void project_wgmma(device const uint *codes0 [[buffer(0)]], device const 
                           device const bfloat *biases2 [[buffer(8)]], device const uint *codes3 [[buffer(9)]],
                           device const bfloat *scales3 [[buffer(10)]], device const bfloat *biases3 [[buffer(11)]],
                           device const half *x [[buffer(12)]], device float *out [[buffer(13)]],
-                          constant ProjectWgmmaArgs &args [[buffer(14)]], uint3 group [[threadgroup_position_in_grid]],
+                          constant ProjectMatmulArgs &args [[buffer(14)]], uint3 group [[threadgroup_position_in_grid]],
                           uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                           uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   ly_resident<WG_THREADS, 2>();

@@ -61,10 +61,10 @@ inline Inputs inputs_load(device const float *x, uint at) {
 
 // Two activations as halves: x what they are, y what that misses.
 inline uint2 split_pair(float first, float second) {
-  uint high = uint(as_type<ushort>(narrowed(first))) | uint(as_type<ushort>(narrowed(second))) << 16;
+  uint high = narrowed_pair(first, second);
   float rest0 = (first - float(as_type<half>(ushort(high & 0xffffu)))) * 2048.0f;
   float rest1 = (second - float(as_type<half>(ushort(high >> 16)))) * 2048.0f;
-  return uint2(high, uint(as_type<ushort>(narrowed(rest0))) | uint(as_type<ushort>(narrowed(rest1))) << 16);
+  return uint2(high, narrowed_pair(rest0, rest1));
 }
 
 // The operand of one product for one lane: activations of two masks, four in all; whole and rest stand side by side.
@@ -156,4 +156,18 @@ inline float2 span_product(thread const SpanWeights<BITS> &w, threadgroup const 
   upper += simd_shuffle_xor(upper, 2);
   lower += simd_shuffle_xor(lower, 2);
   return float2(upper, lower);
+}
+
+// Puts a simdgroup's sixteen outputs of its span into `partial`, [simdgroups][16]; a barrier makes them visible to all.
+inline void partial_store(threadgroup float *partial, float2 product, uint simdgroup_at, uint lane) {
+  if (lane % 4 == 0) {
+    partial[simdgroup_at * 16 + lane / 4] = product.x;
+    partial[simdgroup_at * 16 + 8 + lane / 4] = product.y;
+  }
+}
+
+// `sum` plus output `at` of `tile`, from the simdgroups that have its spans, one after the other.
+inline float partial_add(float sum, threadgroup const float *partial, uint tile, uint spans, uint at) {
+  for (uint i = 0; i < spans; ++i) sum += partial[(tile * spans + i) * 16 + at];
+  return sum;
 }

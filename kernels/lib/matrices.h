@@ -1,6 +1,18 @@
 // matrices: up to four weight matrices side by side, as the kernels of one launch see them.
 #pragma once
 
+struct ProjectArgs {
+  uint cols, group_shift, batch, x_stride, out_stride;   // inputs; see lib/quantised.h; rows of x; row strides
+  uint rows0, rows1, rows2, rows3;             // outputs of each matrix, 0 for one that is not there
+  uint parts;                                  // see lib/chain.h
+  float eps;
+};
+
+struct ProjectMatmulArgs {
+  uint cols, group_shift, batch, x_stride, out_stride;
+  uint rows0, rows1, rows2, rows3;
+};
+
 // A tile of output rows in one of four matrices.
 struct MatrixTile {
   uint which;    // of the four

@@ -10,6 +10,11 @@ inline half narrowed(float value) {
   return half(low > 65504.0f ? 65504.0f : low);
 }
 
+// Two of them in one word, the first in the low half.
+inline uint narrowed_pair(float first, float second) {
+  return uint(as_type<ushort>(narrowed(first))) | uint(as_type<ushort>(narrowed(second))) << 16;
+}
+
 // Element `at` of a buffer of operands: half if `narrow` is not 0, else f32.
 inline void store_operand(device float *to, uint at, float value, uint narrow) {
   if (narrow != 0) ((device half *)to)[at] = narrowed(value);

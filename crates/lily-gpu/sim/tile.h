@@ -131,30 +131,40 @@ LY_RUNTIME void widen_pair(float *first, float *second, uint word) {
   *second = float(bits<half>(ushort(word >> 16)));
 }
 
-LY_RUNTIME void multiply_fragments(Fragments *const *parts) {
-  float a[16 * 16], b[16 * 8], c[16 * 8];
+LY_RUNTIME uint pair_of(half first, half second) { return uint(bits<ushort>(first)) | uint(bits<ushort>(second)) << 16; }
+
+// All lanes' c [16, N] += their a [16, 16] times `b` [16, N], as floats.
+template <int N> LY_RUNTIME void multiply_fragments(Fragments *const *parts, const float *b) {
+  float *a = scratch<0, 16 * 16>();
+  float *c = scratch<16 * 16, 16 * N>();
+  // Where element `i` of a lane's part of c is.
+  auto place = [](int lane, int i) { return (lane / 4 + i % 4 / 2 * 8) * N + i / 4 * 8 + 2 * (lane % 4) + i % 2; };
   for (int lane = 0; lane < 32; ++lane) {
-    const Fragments &part = *parts[lane];
-    int g = lane / 4, t = lane % 4;
     for (int i = 0; i < 4; ++i) {
-      float *at = a + (g + i % 2 * 8) * 16 + 2 * t + i / 2 * 8;
-      widen_pair(at, at + 1, part.a[i]);
+      float *at = a + (lane / 4 + i % 2 * 8) * 16 + 2 * (lane % 4) + i / 2 * 8;
+      widen_pair(at, at + 1, parts[lane]->a[i]);
     }
-    for (int i = 0; i < 2; ++i) {
-      float *at = b + (2 * t + 8 * i) * 8 + g;
-      widen_pair(at, at + 8, part.b[i]);
-    }
-    for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = part.c[i];
+    for (int i = 0; i < N / 2; ++i) c[place(lane, i)] = parts[lane]->c[i];
   }
-  multiply<16, 8, 16>(c, a, b);
+  multiply<16, N, 16>(c, a, b);
   for (int lane = 0; lane < 32; ++lane)
-    for (int i = 0; i < 4; ++i) parts[lane]->c[i] = c[(lane / 4 + i / 2 * 8) * 8 + 2 * (lane % 4) + i % 2];
+    for (int i = 0; i < N / 2; ++i) parts[lane]->c[i] = c[place(lane, i)];
+}
+
+LY_RUNTIME void multiply_registers(Fragments *const *parts) {
+  float b[16 * 8];
+  for (int lane = 0; lane < 32; ++lane)
+    for (int i = 0; i < 2; ++i) {
+      float *at = b + (2 * (lane % 4) + 8 * i) * 8 + lane / 4;
+      widen_pair(at, at + 8, parts[lane]->b[i]);
+    }
+  multiply_fragments<8>(parts, b);
 }
 }  // namespace ly
 
 LY_RUNTIME void ly_mma(float *c, uint a0, uint a1, uint a2, uint a3, uint b0, uint b1, LY_SITE) {
   ly::Fragments part = {c, {a0, a1, a2, a3}, {b0, b1}};
-  ly::exchange(&part, [](ly::Fragments **parts) { ly::multiply_fragments(parts); }, LY_PASS);
+  ly::exchange(&part, [](ly::Fragments **parts) { ly::multiply_registers(parts); }, LY_PASS);
 }
 
 namespace ly {
@@ -170,7 +180,7 @@ LY_RUNTIME void load_matrices(Matrices *const *parts, bool transposed, const cha
       int g = lane / 4, t = lane % 4;
       half first = transposed ? parts[8 * i + 2 * t]->row[g] : parts[8 * i + g]->row[2 * t];
       half second = transposed ? parts[8 * i + 2 * t + 1]->row[g] : parts[8 * i + g]->row[2 * t + 1];
-      parts[lane]->m[i] = uint(bits<ushort>(first)) | uint(bits<ushort>(second)) << 16;
+      parts[lane]->m[i] = pair_of(first, second);
     }
 }
 }  // namespace ly
@@ -198,28 +208,15 @@ LY_RUNTIME void ly_wgmma_begin() {}
 template <uint N> LY_RUNTIME void ly_wgmma_end(float *) {}
 
 namespace ly {
-// c [16, N] += a [16, 16] b^T, b being inputs 16 * step .. of N rows.
-template <int N> LY_RUNTIME void multiply_swizzled(Fragments *const *parts, const half *b, uint step) {
-  float *wide_a = scratch<0, 16 * 16>();
-  float *wide_b = scratch<16 * 16, 16 * N>();
-  float *c = scratch<16 * 16 + 16 * N, 16 * N>();
+// The other operand: inputs 16 * step .. of N rows.
+template <int N> LY_RUNTIME void multiply_swizzled(Fragments *const *parts, const half *rows, uint step) {
+  float *b = scratch<16 * 16 + 16 * N, 16 * N>();
   for (int row = 0; row < N; ++row)
     for (int k = 0; k < 16; ++k) {
       uint part = (step * 16 + k) / 8;
-      wide_b[k * N + row] = float(b[row * 64 + (part ^ (row & 7)) * 8 + k % 8]);
+      b[k * N + row] = float(rows[row * 64 + (part ^ (row & 7)) * 8 + k % 8]);
     }
-  for (int lane = 0; lane < 32; ++lane) {
-    const Fragments &part = *parts[lane];
-    int g = lane / 4, t = lane % 4;
-    for (int i = 0; i < 4; ++i) {
-      float *at = wide_a + (g + i % 2 * 8) * 16 + 2 * t + i / 2 * 8;
-      widen_pair(at, at + 1, part.a[i]);
-    }
-    for (int i = 0; i < N / 2; ++i) c[(g + i % 4 / 2 * 8) * N + i / 4 * 8 + 2 * t + i % 2] = part.c[i];
-  }
-  multiply<16, N, 16>(c, wide_a, wide_b);
-  for (int lane = 0; lane < 32; ++lane)
-    for (int i = 0; i < N / 2; ++i) parts[lane]->c[i] = c[(lane / 4 + i % 4 / 2 * 8) * N + i / 4 * 8 + 2 * (lane % 4) + i % 2];
+  multiply_fragments<N>(parts, b);
 }
 }  // namespace ly
 
@@ -240,7 +237,7 @@ LY_RUNTIME uint ly_dequantise2(uint codes, uint scale, uint bias) {
   ly::widen_pair(scales, scales + 1, scale);
   ly::widen_pair(biases, biases + 1, bias);
   half low(float(codes & 15) * scales[0] + biases[0]), high(float(codes >> 16 & 15) * scales[1] + biases[1]);
-  return uint(ly::bits<ushort>(low)) | uint(ly::bits<ushort>(high)) << 16;
+  return ly::pair_of(low, high);
 }
 
 // Every lane of the simdgroup must come here, as on devices where a lane's elements depend on the others'.

@@ -15,7 +15,7 @@ use crate::buffer::{GpuBuffer, floats};
 use crate::commands::{CommandList, Plan, View};
 use crate::entries;
 use crate::model::Model;
-use crate::options::GpuOptions;
+use crate::options::{GpuOptions, Native};
 use crate::pass::Staged;
 use crate::policy::{FEW_ROWS, Parts, attention_parts, brief_rows};
 use crate::select::{SelectShape, Tickets};
@@ -25,14 +25,9 @@ pub struct GpuDevice<B: Backend> {
     pub(crate) config: ModelConfig,
     pub(crate) capacity: Capacity,
     pub(crate) options: GpuOptions,
-    /// Products of few rows go through the mma kernels where these cover the matrix.
-    pub(crate) mma: bool,
-    /// Products of many rows go through the wgmma kernels where these cover the matrix.
-    pub(crate) wgmma: bool,
-    /// All routed experts' do.
+    pub(crate) native: Native,
+    /// All routed experts' products of many rows go through the wgmma kernels.
     pub(crate) wgmma_experts: bool,
-    /// Attention of many rows goes through the mma kernel where it covers the heads.
-    pub(crate) flash_mma: bool,
     /// In a cell because reading back waits for the device, and [`lily_model::Steps::read`] borrows.
     pub(crate) backend: RefCell<B>,
     pub(crate) model: Model,
@@ -90,20 +85,15 @@ impl<B: Backend> GpuDevice<B> {
         entries::check_shape(config)?;
         let model = Model::new(&mut backend, weights)?;
         let arena = Arena::new(&mut backend, config, capacity, &options, entries::largest_matrix(&model))?;
-        let mma = options.mma_decode && backend.has_mma();
-        // A matrix that is expanded before has no codes left to multiply by.
-        let wgmma = options.wgmma_prefill && options.fused_dequantise && backend.has_wgmma();
-        let flash_mma = options.flash_mma && backend.has_mma();
-        let wgmma_experts = wgmma && model.layers.iter().all(|layer| layer.gate.all.has_wgmma() && layer.down.all.has_wgmma());
-        backend.prepare_kernels(&entries::needed(config, &model, &options, [mma, wgmma, flash_mma]))?;
+        let native = Native::new(&options, &backend);
+        let wgmma_experts = native.wgmma && model.layers.iter().all(|layer| layer.gate.all.has_wgmma() && layer.down.all.has_wgmma());
+        backend.prepare_kernels(&entries::needed(config, &model, &options, native))?;
         Ok(GpuDevice {
             config: config.clone(),
             capacity,
             options,
-            mma,
-            wgmma,
+            native,
             wgmma_experts,
-            flash_mma,
             backend: RefCell::new(backend),
             model,
             arena,

@@ -7,7 +7,7 @@ use lily_model::{LayerKind, ModelConfig, ModelError};
 use crate::entry::{Bits, entry, entry2, entry3};
 use crate::matrix::GpuMatrix;
 use crate::model::{LayerMixer, Model};
-use crate::options::GpuOptions;
+use crate::options::{GpuOptions, Native};
 use crate::policy::{EXPERT_WIDTH_MAX, FLASH_MMA_DIMS};
 
 /// # Errors
@@ -70,7 +70,7 @@ pub(crate) fn largest_matrix(model: &Model) -> usize {
 }
 
 /// Every entry that some pass of this model may launch.
-pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, [mma, wgmma, flash_mma]: [bool; 3]) -> Vec<&'static str> {
+pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, native: Native) -> Vec<&'static str> {
     let mut names = vec!["norm", "moe_top_k", "moe_count", "moe_place", "moe_combine", "select_largest", "select_token"];
     names.extend(["embed", "embed_chain"].map(|stem| entry(stem, model.embedding.bits.suffix())));
     let mut entries = BTreeSet::new();
@@ -80,7 +80,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
             let stems = ["project", "output", "output_chain"];
             entries.extend(stems.map(|stem| entry3(stem, suffix, rows, matrix.lane_inputs(rows))));
         }
-        if mma && matrix.mma_spans().is_some() {
+        if native.mma && matrix.mma_spans().is_some() {
             entries.insert(entry("project_mma", suffix));
         }
         entries.extend(tiles(&["project_matmul", "output_matmul"], matrix.bits));
@@ -94,11 +94,11 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
             entries.extend(tiles(&["experts_gate_up_matmul", "experts_down_matmul"], bits));
         }
     }
-    if mma {
+    if native.mma {
         entries.extend(["output_mma", "output_mma_chain", "experts_gate_up_mma", "experts_gate_up_mma_routes"]);
         entries.extend(["experts_down_mma", "experts_down_mma_chain", "experts_down_mma_routes"]);
     }
-    if wgmma {
+    if native.wgmma {
         let stems = ["project_wgmma", "output_wgmma", "experts_gate_up_wgmma", "experts_down_wgmma"];
         entries.extend(stems.into_iter().flat_map(|stem| [16, 32, 64, 128].map(|rows| entry(stem, rows))));
     }
@@ -113,7 +113,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
     }
     if config.layers_of(LayerKind::Attention) > 0 {
         names.extend(["attn_prepare", "attn_combine", entry("attn_flash", config.head_dim)]);
-        if flash_mma && FLASH_MMA_DIMS.contains(&config.head_dim) {
+        if native.flash_mma && FLASH_MMA_DIMS.contains(&config.head_dim) {
             names.push(entry("attn_flash_mma", config.head_dim));
         }
         names.extend([1, 2, 4].map(|pack| entry2("attn_decode", config.head_dim, pack)));

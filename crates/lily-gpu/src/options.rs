@@ -2,6 +2,8 @@
 //!
 //! Everything is on by default. `lily bench --ablate` turns one off at a time, so that a table shows what each brings.
 
+use crate::backend::Backend;
+
 /// How many rows of activations a threadgroup of a matrix product takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TileRows {
@@ -48,6 +50,28 @@ pub struct GpuOptions {
     pub flash_mma: bool,
     /// The chosen token goes to the next step on the device; else through the host.
     pub device_tokens: bool,
+}
+
+/// Which native kernels stand in for portable ones, where they cover a matrix or a head.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Native {
+    /// Products of few rows.
+    pub mma: bool,
+    /// Products of many rows.
+    pub wgmma: bool,
+    /// Attention of many rows.
+    pub flash_mma: bool,
+}
+
+impl Native {
+    pub fn new(options: &GpuOptions, backend: &impl Backend) -> Self {
+        Native {
+            mma: options.mma_decode && backend.has_mma(),
+            // A matrix that is expanded before has no codes left to multiply by.
+            wgmma: options.wgmma_prefill && options.fused_dequantise && backend.has_wgmma(),
+            flash_mma: options.flash_mma && backend.has_mma(),
+        }
+    }
 }
 
 impl Default for GpuOptions {

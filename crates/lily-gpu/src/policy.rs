@@ -48,9 +48,9 @@ pub fn lane_inputs(cols: usize, group: usize, vector_rows: usize) -> usize {
     [32, 16, 8].into_iter().find(|&inputs| inputs <= most && cols.is_multiple_of(inputs) && 32 * inputs <= cols).unwrap_or(8)
 }
 
-/// Simdgroups of a threadgroup of `project_mma`, `output_mma` and `experts_gate_up_mma`; `kernels/cuda/span.h` says the
-/// same, and of the next two.
-pub const MMA_SIMDGROUPS: usize = 8;
+/// Simdgroups of a threadgroup of `project_mma`, `output_mma` and `experts_gate_up_mma`: as many as of `project`.
+/// `kernels/cuda/span.h` says the same, and of the next two.
+pub const MMA_SIMDGROUPS: usize = PROJECT_THREADS as usize / 32;
 
 /// Inputs of one quantisation group that the mma kernels cover.
 pub const MMA_GROUP: usize = 64;
@@ -105,6 +105,9 @@ pub const DELTA_STEP_THREADS: u32 = 512;
 /// Outputs of a tile of the matrix kernels, and columns of `experts_gate_up_matmul` (half of its tile is gate rows).
 pub const TILE_COLS: usize = 64;
 pub const TILE_GATE_COLS: usize = 32;
+
+/// Threads of the matrix kernels.
+pub const TILE_THREADS: u32 = 128;
 
 /// Rows of a tile for `rows` rows that share a weight matrix: few padding rows, then few readings of the weights.
 pub fn tile_rows(options: &GpuOptions, rows: usize) -> u32 {

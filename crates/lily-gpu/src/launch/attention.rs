@@ -1,6 +1,6 @@
 //! `attention.metal`, `attention_flash.metal`, `cuda/attention_flash_mma.metal`.
 
-use crate::launch::{arguments, launcher};
+use crate::launch::launcher;
 
 launcher!(AttnPrepare = "attn_prepare" [
     Write projected, Read rows, Read pages, Read q_gain, Read k_gain, Read page_turns, Read turns, Write kv,
@@ -16,11 +16,6 @@ launcher!(AttnCombine = "attn_combine" [Read parts, Read projected, Read rows, W
     heads_q: u32, head_dim: u32, splits: u32, block_tokens: u32, stride: u32, mixed_stride: u32,
 });
 
-arguments!(
-    /// Of attention over many rows; see `kernels/lib/flash.h`.
-    FlashArgs { layer: u32, layers: u32, heads_q: u32, heads_kv: u32, stride: u32, mixed_stride: u32, scale: f32 }
-);
-
-launcher!(AttnFlash = "attn_flash" [Read projected, Read tiles, Read pages, Read kv, Write mixed] FlashArgs);
-
-launcher!(AttnFlashMma = "attn_flash_mma" [Read projected, Read tiles, Read pages, Read kv, Write mixed] FlashArgs);
+launcher!(AttnFlash = "attn_flash" | "attn_flash_mma" [Read projected, Read tiles, Read pages, Read kv, Write mixed] {
+    layer: u32, layers: u32, heads_q: u32, heads_kv: u32, stride: u32, mixed_stride: u32, scale: f32,
+});

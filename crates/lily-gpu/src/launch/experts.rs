@@ -10,7 +10,7 @@ launcher!(MoePlace = "moe_place" [Read routes, Read counts, Write order, Write t
     rows: u32, per_token: u32, experts: u32, tile_rows: u32,
 });
 
-launcher!(ExpertsGateUp = "experts_gate_up" [
+launcher!(ExpertsGateUp = "experts_gate_up" | "experts_gate_up_mma" [
     Read gate_codes, Read gate_scales, Read gate_biases, Read up_codes, Read up_scales, Read up_biases, Read shared_gate_codes,
     Read shared_gate_scales, Read shared_gate_biases, Read shared_up_codes, Read shared_up_scales, Read shared_up_biases, Read x,
     Read sums, Read logits, Write routes, Write hidden,
@@ -24,15 +24,6 @@ launcher!(ExpertsDown = "experts_down" [
     Write residual, Write next, Write sums,
 ] {
     group_shift: u32, shared_group_shift: u32, per_token: u32, hidden: u32, width: u32, shared_width: u32, stride: u32, first: u32,
-});
-
-launcher!(ExpertsGateUpMma = "experts_gate_up_mma" [
-    Read gate_codes, Read gate_scales, Read gate_biases, Read up_codes, Read up_scales, Read up_biases, Read shared_gate_codes,
-    Read shared_gate_scales, Read shared_gate_biases, Read shared_up_codes, Read shared_up_scales, Read shared_up_biases, Read x,
-    Read sums, Read logits, Write routes, Write hidden,
-] {
-    cols: u32, per_token: u32, experts: u32, width: u32, shared_width: u32, gate_stride: u32, gate_first: u32, up_stride: u32,
-    up_first: u32, parts: u32, eps: f32,
 });
 
 launcher!(ExpertsDownMma = "experts_down_mma" [
@@ -50,21 +41,12 @@ arguments!(
     }
 );
 
-launcher!(ExpertsGateUpMatmul = "experts_gate_up_matmul" [
+launcher!(ExpertsGateUpMatmul = "experts_gate_up_matmul" | "experts_gate_up_wgmma" [
     Read gate_codes, Read gate_scales, Read gate_biases, Read up_codes, Read up_scales, Read up_biases, Read x, Read order, Read tiles,
     Write hidden,
 ] GroupedArgs);
 
-launcher!(ExpertsGateUpWgmma = "experts_gate_up_wgmma" [
-    Read gate_codes, Read gate_scales, Read gate_biases, Read up_codes, Read up_scales, Read up_biases, Read x, Read order, Read tiles,
-    Write hidden,
-] GroupedArgs);
-
-launcher!(ExpertsDownWgmma = "experts_down_wgmma" [
-    Read codes, Read scales, Read biases, Read x, Read order, Read tiles, Write part,
-] GroupedArgs);
-
-launcher!(ExpertsDownMatmul = "experts_down_matmul" [
+launcher!(ExpertsDownMatmul = "experts_down_matmul" | "experts_down_wgmma" [
     Read codes, Read scales, Read biases, Read x, Read order, Read tiles, Write part,
 ] GroupedArgs);
 

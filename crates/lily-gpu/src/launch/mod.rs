@@ -1,4 +1,4 @@
-//! Launchers: one named struct for each kernel, one field for each argument.
+//! Launchers: one named struct for each kernel and what stands in for it (`kernels/cuda`), one field for each argument.
 //!
 //! A launcher says of each buffer whether the kernel reads or writes it; [`crate::commands`] derives the dependencies
 //! from that. `tests/launchers.rs` holds names, order, access and argument structs against the kernels' own signatures.
@@ -9,13 +9,13 @@ mod experts;
 mod rows;
 mod select;
 
-pub(crate) use attention::{AttnCombine, AttnDecode, AttnFlash, AttnFlashMma, AttnPrepare, FlashArgs};
+pub(crate) use attention::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
 pub(crate) use delta::{DeltaArgs, DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
 pub(crate) use experts::{
-    ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsDownWgmma, ExpertsGateUp, ExpertsGateUpMatmul, ExpertsGateUpMma,
-    ExpertsGateUpWgmma, GroupedArgs, MoeCombine, MoeCount, MoePlace, MoeTopK,
+    ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine, MoeCount, MoePlace,
+    MoeTopK,
 };
-pub(crate) use rows::{Dequantise, Embed, Norm, Output, OutputMma, Project, ProjectMatmul, ProjectMma, ProjectWgmma};
+pub(crate) use rows::{Dequantise, Embed, Norm, Output, Project, ProjectMatmul};
 pub(crate) use select::{SelectLargest, SelectToken};
 
 use crate::commands::Access;
@@ -23,8 +23,8 @@ use crate::commands::Access;
 /// What a launcher believes of its kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Signature {
-    /// Name of the kernel function; its entries may have other names.
-    pub kernel: &'static str,
+    /// Names of the kernel functions that it launches, a native one beside the portable one; entries may have other names.
+    pub kernels: &'static [&'static str],
     /// Buffers in order of their index; the argument struct follows.
     pub bindings: &'static [(&'static str, Access)],
     /// Name and type of the argument struct's fields, four bytes each.
@@ -37,11 +37,8 @@ pub fn signatures() -> Vec<Signature> {
         Embed::SIGNATURE,
         Norm::SIGNATURE,
         Project::SIGNATURE,
-        ProjectMma::SIGNATURE,
-        ProjectWgmma::SIGNATURE,
         ProjectMatmul::SIGNATURE,
         Output::SIGNATURE,
-        OutputMma::SIGNATURE,
         Dequantise::SIGNATURE,
         DeltaStep::SIGNATURE,
         DeltaConv::SIGNATURE,
@@ -54,15 +51,11 @@ pub fn signatures() -> Vec<Signature> {
         AttnDecode::SIGNATURE,
         AttnCombine::SIGNATURE,
         AttnFlash::SIGNATURE,
-        AttnFlashMma::SIGNATURE,
         MoeTopK::SIGNATURE,
         MoeCount::SIGNATURE,
         MoePlace::SIGNATURE,
         ExpertsGateUp::SIGNATURE,
         ExpertsDown::SIGNATURE,
-        ExpertsGateUpWgmma::SIGNATURE,
-        ExpertsDownWgmma::SIGNATURE,
-        ExpertsGateUpMma::SIGNATURE,
         ExpertsDownMma::SIGNATURE,
         ExpertsGateUpMatmul::SIGNATURE,
         ExpertsDownMatmul::SIGNATURE,
@@ -95,10 +88,10 @@ macro_rules! arguments {
 }
 pub(crate) use arguments;
 
-/// Declares a launcher: its kernel, buffers with their access in the kernel's order, and the argument struct, which
+/// Declares a launcher: its kernel, or those that do the same with the same arguments; buffers with their access in the kernel's order, and the argument struct, which
 /// kernels may share ([`arguments`]), or its fields.
 macro_rules! launcher {
-    ($name:ident = $kernel:literal [$($access:ident $buffer:ident),* $(,)?] $args:ident) => {
+    ($name:ident = $($kernel:literal)|+ [$($access:ident $buffer:ident),* $(,)?] $args:ident) => {
         pub(crate) struct $name {
             /// One of the kernel's entries.
             pub entry: &'static str,
@@ -112,7 +105,7 @@ macro_rules! launcher {
 
         impl $name {
             pub const SIGNATURE: $crate::launch::Signature = $crate::launch::Signature {
-                kernel: $kernel,
+                kernels: &[$($kernel),+],
                 bindings: &[$((stringify!($buffer), $crate::commands::Access::$access)),*],
                 args: $args::FIELDS,
             };
@@ -130,7 +123,7 @@ macro_rules! launcher {
             }
         }
     };
-    ($name:ident = $kernel:literal [$($access:ident $buffer:ident),* $(,)?] {$($arg:ident: $ty:ty),* $(,)?}) => {
+    ($name:ident = $($kernel:literal)|+ [$($access:ident $buffer:ident),* $(,)?] {$($arg:ident: $ty:ty),* $(,)?}) => {
         pub(crate) struct $name {
             /// One of the kernel's entries.
             pub entry: &'static str,
@@ -144,7 +137,7 @@ macro_rules! launcher {
 
         impl $name {
             pub const SIGNATURE: $crate::launch::Signature = $crate::launch::Signature {
-                kernel: $kernel,
+                kernels: &[$($kernel),+],
                 bindings: &[$((stringify!($buffer), $crate::commands::Access::$access)),*],
                 args: &[$((stringify!($arg), stringify!($ty))),*],
             };

@@ -9,38 +9,22 @@ launcher!(Embed = "embed" [Read codes, Read scales, Read biases, Read tokens, Re
 
 launcher!(Norm = "norm" [Read x, Read gain, Read map, Write out] { hidden: u32, gathers: u32, narrow: u32, eps: f32 });
 
-launcher!(Project = "project" [
+launcher!(Project = "project" | "project_mma" [
     Read codes0, Read scales0, Read biases0, Read codes1, Read scales1, Read biases1, Read codes2, Read scales2, Read biases2,
     Read codes3, Read scales3, Read biases3, Read x, Read sums, Write out,
 ] {
     cols: u32, group_shift: u32, batch: u32, x_stride: u32, out_stride: u32, rows0: u32, rows1: u32, rows2: u32, rows3: u32, parts: u32, eps: f32,
 });
 
-launcher!(ProjectMatmul = "project_matmul" [
+launcher!(ProjectMatmul = "project_matmul" | "project_wgmma" [
     Read codes0, Read scales0, Read biases0, Read codes1, Read scales1, Read biases1, Read codes2, Read scales2, Read biases2,
     Read codes3, Read scales3, Read biases3, Read x, Write out,
 ] {
     cols: u32, group_shift: u32, batch: u32, x_stride: u32, out_stride: u32, rows0: u32, rows1: u32, rows2: u32, rows3: u32,
 });
 
-launcher!(ProjectMma = "project_mma" [
-    Read codes0, Read scales0, Read biases0, Read codes1, Read scales1, Read biases1, Read codes2, Read scales2, Read biases2,
-    Read codes3, Read scales3, Read biases3, Read x, Read sums, Write out,
-] {
-    cols: u32, batch: u32, x_stride: u32, out_stride: u32, rows0: u32, rows1: u32, rows2: u32, rows3: u32, parts: u32, eps: f32,
-});
-
-launcher!(ProjectWgmma = "project_wgmma" [
-    Read codes0, Read scales0, Read biases0, Read codes1, Read scales1, Read biases1, Read codes2, Read scales2, Read biases2,
-    Read codes3, Read scales3, Read biases3, Read x, Write out,
-] { cols: u32, batch: u32, x_stride: u32, out_stride: u32, rows0: u32, rows1: u32, rows2: u32, rows3: u32 });
-
-launcher!(Output = "output" [Read codes, Read scales, Read biases, Read x, Read gain, Write residual, Write next, Write sums] {
+launcher!(Output = "output" | "output_mma" [Read codes, Read scales, Read biases, Read x, Read gain, Write residual, Write next, Write sums] {
     cols: u32, group_shift: u32, batch: u32, x_stride: u32, rows: u32,
-});
-
-launcher!(OutputMma = "output_mma" [Read codes, Read scales, Read biases, Read x, Read gain, Write residual, Write next, Write sums] {
-    cols: u32, batch: u32, x_stride: u32, rows: u32,
 });
 
 launcher!(Dequantise = "dequantise" [Read codes, Read scales, Read biases, Write out] { cols: u32, group_shift: u32, units: u32 });

@@ -6,7 +6,7 @@ use crate::backend::Backend;
 use crate::buffer::GpuBuffer;
 use crate::device::GpuDevice;
 use crate::entry::{entry, entry2};
-use crate::launch::{AttnCombine, AttnDecode, AttnFlash, AttnFlashMma, AttnPrepare, FlashArgs};
+use crate::launch::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
 use crate::policy::{COMBINE_THREADS, COMBINE_VALUES, FEW_ROWS, FLASH_MMA_DIMS, FLASH_MMA_ROWS, FLASH_ROWS, packed_heads};
 
 impl<B: Backend> GpuDevice<B> {
@@ -90,7 +90,14 @@ impl<B: Backend> GpuDevice<B> {
 
     fn flash_attention(&mut self, layer: u32, projected: &GpuBuffer, mixed: &GpuBuffer) {
         let config = &self.config;
-        let args = FlashArgs {
+        let stem = if self.flash_rows() == FLASH_MMA_ROWS { "attn_flash_mma" } else { "attn_flash" };
+        AttnFlash {
+            entry: entry(stem, config.head_dim),
+            projected: projected.view,
+            tiles: self.pass().tiles,
+            pages: self.pass().pages,
+            kv: self.arena.kv,
+            mixed: mixed.view,
             layer,
             layers: config.layers_of(LayerKind::Attention) as u32,
             heads_q: config.heads_q as u32,
@@ -98,20 +105,14 @@ impl<B: Backend> GpuDevice<B> {
             stride: projected.width as u32,
             mixed_stride: mixed.width as u32,
             scale: (config.head_dim as f32).sqrt().recip(),
-        };
-        let (projected, tiles, pages, kv, mixed) = (projected.view, self.pass().tiles, self.pass().pages, self.arena.kv, mixed.view);
-        let (grid, threads) = ([self.staged.tiles, config.heads_kv, 1], 256);
-        if self.flash_rows() == FLASH_MMA_ROWS {
-            let flash =
-                AttnFlashMma { entry: entry("attn_flash_mma", config.head_dim), projected, tiles, pages, kv, mixed, args, grid, threads };
-            return flash.launch("attn_mix", &mut self.list);
+            grid: [self.staged.tiles, config.heads_kv, 1],
+            threads: 256,
         }
-        AttnFlash { entry: entry("attn_flash", config.head_dim), projected, tiles, pages, kv, mixed, args, grid, threads }
-            .launch("attn_mix", &mut self.list);
+        .launch("attn_mix", &mut self.list);
     }
 
     /// Query rows of a tile of attention over many rows, which says which kernel makes it.
     pub(super) fn flash_rows(&self) -> usize {
-        if self.flash_mma && FLASH_MMA_DIMS.contains(&self.config.head_dim) { FLASH_MMA_ROWS } else { FLASH_ROWS }
+        if self.native.flash_mma && FLASH_MMA_DIMS.contains(&self.config.head_dim) { FLASH_MMA_ROWS } else { FLASH_ROWS }
     }
 }

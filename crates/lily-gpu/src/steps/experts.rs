@@ -5,14 +5,11 @@ use crate::buffer::GpuBuffer;
 use crate::commands::View;
 use crate::device::{Chained, GpuDevice};
 use crate::entry::{Bits, entry, entry2, entry3};
-use crate::launch::{
-    ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsDownWgmma, ExpertsGateUp, ExpertsGateUpMatmul, ExpertsGateUpMma,
-    ExpertsGateUpWgmma, GroupedArgs, MoeCombine,
-};
+use crate::launch::{ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine};
 use crate::matrix::{GpuExperts, GpuMatrix};
 use crate::policy::{
-    DOWN_SPANS_MAX, FEW_ROWS, GATE_OUTPUTS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, WG_ROWS,
-    WG_THREADS, span_inputs, tile_rows, wgmma_rows,
+    DOWN_SPANS_MAX, FEW_ROWS, GATE_OUTPUTS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, TILE_THREADS,
+    WG_ROWS, WG_THREADS, span_inputs, tile_rows, wgmma_rows,
 };
 
 /// One grouped product: the routed experts, or the shared expert for all rows.
@@ -27,10 +24,7 @@ struct Grouped {
 impl<B: Backend> GpuDevice<B> {
     pub(super) fn gate_up(&mut self, layer: usize, rows: usize, [x, routes]: [&GpuBuffer; 2], hidden: &GpuBuffer) {
         if rows <= FEW_ROWS {
-            return match self.mma_gate_spans(layer) {
-                Some(spans) => self.gate_up_mma(layer, rows, [x.view, routes.view, hidden.view], spans),
-                None => self.gate_up_few(layer, rows, [x.view, routes.view, hidden.view]),
-            };
+            return self.gate_up_few(layer, rows, [x.view, routes.view, hidden.view]);
         }
         let weights = &self.model.layers[layer];
         let (gate, up) = (weights.gate, weights.up);
@@ -68,13 +62,16 @@ impl<B: Backend> GpuDevice<B> {
     fn gate_up_few(&mut self, layer: usize, rows: usize, [x, routes, hidden]: [View; 3]) {
         let (config, weights, fused) = (&self.config, &self.model.layers[layer], self.routes_in_gate_up(rows));
         let (gate, up, shared_gate, shared_up) = (weights.gate, weights.up, weights.shared_gate, weights.shared_up);
-        let outputs = GATE_OUTPUTS * PROJECT_THREADS as usize / 32;
+        let (entry, outputs) = match self.mma_gate_spans(layer) {
+            Some(spans) => (if fused { "experts_gate_up_mma_routes" } else { "experts_gate_up_mma" }, MMA_SIMDGROUPS / spans * 8),
+            None => {
+                let stem = if fused { "experts_gate_up_routes" } else { "experts_gate_up" };
+                let entry = entry2(stem, gate.all.bits.suffix(), gate.all.lane_inputs(1));
+                (entry, GATE_OUTPUTS * PROJECT_THREADS as usize / 32)
+            }
+        };
         ExpertsGateUp {
-            entry: entry2(
-                if fused { "experts_gate_up_routes" } else { "experts_gate_up" },
-                gate.all.bits.suffix(),
-                gate.all.lane_inputs(1),
-            ),
+            entry,
             gate_codes: gate.all.codes,
             gate_scales: gate.all.scales,
             gate_biases: gate.all.biases,
@@ -167,46 +164,6 @@ impl<B: Backend> GpuDevice<B> {
         (spans <= DOWN_SPANS_MAX).then_some(spans)
     }
 
-    fn gate_up_mma(&mut self, layer: usize, rows: usize, [x, routes, hidden]: [View; 3], spans: usize) {
-        let (config, weights, fused) = (&self.config, &self.model.layers[layer], self.routes_in_gate_up(rows));
-        let (gate, up, shared_gate, shared_up) = (weights.gate, weights.up, weights.shared_gate, weights.shared_up);
-        let values = MMA_SIMDGROUPS / spans * 8;
-        ExpertsGateUpMma {
-            entry: if fused { "experts_gate_up_mma_routes" } else { "experts_gate_up_mma" },
-            gate_codes: gate.all.codes,
-            gate_scales: gate.all.scales,
-            gate_biases: gate.all.biases,
-            up_codes: up.all.codes,
-            up_scales: up.all.scales,
-            up_biases: up.all.biases,
-            shared_gate_codes: shared_gate.codes,
-            shared_gate_scales: shared_gate.scales,
-            shared_gate_biases: shared_gate.biases,
-            shared_up_codes: shared_up.codes,
-            shared_up_scales: shared_up.scales,
-            shared_up_biases: shared_up.biases,
-            x,
-            sums: self.arena.sums,
-            logits: self.arena.route_logits,
-            routes,
-            hidden,
-            cols: config.hidden as u32,
-            per_token: config.experts_per_token as u32,
-            experts: config.experts as u32,
-            width: config.expert_width as u32,
-            shared_width: config.shared_width as u32,
-            gate_stride: gate.stride as u32,
-            gate_first: gate.first as u32,
-            up_stride: up.stride as u32,
-            up_first: up.first as u32,
-            parts: self.chained_parts(),
-            eps: config.rms_eps,
-            grid: [config.expert_width.max(config.shared_width).div_ceil(values), config.experts_per_token + 1, rows],
-            threads: 32 * MMA_SIMDGROUPS as u32,
-        }
-        .launch("moe_gate_up", &mut self.list);
-    }
-
     /// `found_in_gate_up`: the launch before has found the experts from the logits, and lets this one in once they are
     /// complete, so that this one does so as well instead of waiting for the routes.
     fn down_mma(&mut self, layer: usize, rows: usize, [routes, hidden, residual]: [View; 3], spans: usize, found_in_gate_up: bool) {
@@ -259,45 +216,27 @@ impl<B: Backend> GpuDevice<B> {
         let stage = "moe_gate_up";
         let gate = GpuExperts { all: self.expand(stage, gate.all, 0), ..gate };
         let up = GpuExperts { all: self.expand(stage, up.all, 1), ..up };
-        let arena = &self.arena;
-        let args = GroupedArgs { up_stride: up.stride as u32, up_first: up.first as u32, ..self.grouped_args(grouped, &gate, gate.rows) };
-        let [gate_codes, gate_scales, gate_biases] = [gate.all.codes, gate.all.scales, gate.all.biases];
-        let [up_codes, up_scales, up_biases] = [up.all.codes, up.all.scales, up.all.biases];
-        let (order, tiles, place_tiles) = (arena.order, arena.tiles, self.place_tiles(grouped));
-        if self.wgmma && gate.all.has_wgmma() {
-            let wgmma = ExpertsGateUpWgmma {
-                entry: entry("experts_gate_up_wgmma", grouped.tile_rows),
-                gate_codes,
-                gate_scales,
-                gate_biases,
-                up_codes,
-                up_scales,
-                up_biases,
-                x,
-                order,
-                tiles,
-                hidden,
-                args,
-                grid: [gate.rows.div_ceil(WG_ROWS / 2), place_tiles, 1],
-                threads: WG_THREADS,
-            };
-            return wgmma.launch(stage, &mut self.list);
-        }
+        let (arena, rows) = (&self.arena, grouped.tile_rows);
+        let (entry, columns, threads) = if self.native.wgmma && gate.all.has_wgmma() {
+            (entry("experts_gate_up_wgmma", rows), WG_ROWS / 2, WG_THREADS)
+        } else {
+            (entry2("experts_gate_up_matmul", gate.all.bits.suffix(), rows), TILE_GATE_COLS, TILE_THREADS)
+        };
         ExpertsGateUpMatmul {
-            entry: entry2("experts_gate_up_matmul", gate.all.bits.suffix(), grouped.tile_rows),
-            gate_codes,
-            gate_scales,
-            gate_biases,
-            up_codes,
-            up_scales,
-            up_biases,
+            entry,
+            gate_codes: gate.all.codes,
+            gate_scales: gate.all.scales,
+            gate_biases: gate.all.biases,
+            up_codes: up.all.codes,
+            up_scales: up.all.scales,
+            up_biases: up.all.biases,
             x,
-            order,
-            tiles,
+            order: arena.order,
+            tiles: arena.tiles,
             hidden,
-            args,
-            grid: [gate.rows.div_ceil(TILE_GATE_COLS), place_tiles, 1],
-            threads: 128,
+            args: GroupedArgs { up_stride: up.stride as u32, up_first: up.first as u32, ..self.grouped_args(grouped, &gate, gate.rows) },
+            grid: [gate.rows.div_ceil(columns), self.place_tiles(grouped), 1],
+            threads,
         }
         .launch(stage, &mut self.list);
     }
@@ -305,38 +244,24 @@ impl<B: Backend> GpuDevice<B> {
     fn down_tiles(&mut self, grouped: Grouped, down: GpuExperts, hidden: View) {
         let stage = "moe_down";
         let down = GpuExperts { all: self.expand(stage, down.all, 0), ..down };
-        let (config, arena) = (&self.config, &self.arena);
-        let args = self.grouped_args(grouped, &down, config.hidden);
-        let [codes, scales, biases] = [down.all.codes, down.all.scales, down.all.biases];
-        let (order, tiles, part, place_tiles) = (arena.order, arena.tiles, arena.expert_parts, self.place_tiles(grouped));
-        if self.wgmma && down.all.has_wgmma() {
-            let wgmma = ExpertsDownWgmma {
-                entry: entry("experts_down_wgmma", grouped.tile_rows),
-                codes,
-                scales,
-                biases,
-                x: hidden,
-                order,
-                tiles,
-                part,
-                args,
-                grid: [config.hidden.div_ceil(WG_ROWS), place_tiles, 1],
-                threads: WG_THREADS,
-            };
-            return wgmma.launch(stage, &mut self.list);
-        }
+        let (config, arena, rows) = (&self.config, &self.arena, grouped.tile_rows);
+        let (entry, columns, threads) = if self.native.wgmma && down.all.has_wgmma() {
+            (entry("experts_down_wgmma", rows), WG_ROWS, WG_THREADS)
+        } else {
+            (entry2("experts_down_matmul", down.all.bits.suffix(), rows), TILE_COLS, TILE_THREADS)
+        };
         ExpertsDownMatmul {
-            entry: entry2("experts_down_matmul", down.all.bits.suffix(), grouped.tile_rows),
-            codes,
-            scales,
-            biases,
+            entry,
+            codes: down.all.codes,
+            scales: down.all.scales,
+            biases: down.all.biases,
             x: hidden,
-            order,
-            tiles,
-            part,
-            args,
-            grid: [config.hidden.div_ceil(TILE_COLS), place_tiles, 1],
-            threads: 128,
+            order: arena.order,
+            tiles: arena.tiles,
+            part: arena.expert_parts,
+            args: self.grouped_args(grouped, &down, config.hidden),
+            grid: [config.hidden.div_ceil(columns), self.place_tiles(grouped), 1],
+            threads,
         }
         .launch(stage, &mut self.list);
     }
@@ -346,7 +271,7 @@ impl<B: Backend> GpuDevice<B> {
     }
 
     fn dense(&self, rows: usize, matrix: GpuMatrix) -> Grouped {
-        let wide = self.wgmma && matrix.has_wgmma();
+        let wide = self.native.wgmma && matrix.has_wgmma();
         let tile_rows = if wide { wgmma_rows(&self.options, rows) } else { tile_rows(&self.options, rows) };
         Grouped { dense: true, rows, tile_rows }
     }

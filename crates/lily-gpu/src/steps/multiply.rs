@@ -4,11 +4,11 @@ use crate::backend::Backend;
 use crate::commands::View;
 use crate::device::GpuDevice;
 use crate::entry::{Bits, entry, entry2, entry3};
-use crate::launch::{Dequantise, Output, OutputMma, Project, ProjectMatmul, ProjectMma, ProjectWgmma};
+use crate::launch::{Dequantise, Output, Project, ProjectMatmul};
 use crate::matrix::GpuMatrix;
 use crate::policy::{
-    FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, WG_ROWS, WG_THREADS, project_outputs, tile_rows, vector_rows,
-    wgmma_rows,
+    FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, project_outputs, tile_rows,
+    vector_rows, wgmma_rows,
 };
 
 /// Rows of activations and where their product goes.
@@ -26,11 +26,36 @@ pub(super) struct Product {
     pub out_stride: usize,
 }
 
-/// A launcher of up to four matrices side by side: theirs are the buffers and rows, the rest is said.
-macro_rules! side_by_side {
-    ($launcher:ident, $run:expr, {$($field:ident: $value:expr),* $(,)?}) => {{
-        let [m0, m1, m2, m3] = padded($run);
-        $launcher {
+impl<B: Backend> GpuDevice<B> {
+    /// `out = [m0 | m1 | ..] x`, by the kernel that suits the rows. Up to four matrices of one format are one launch.
+    pub(super) fn multiply(&mut self, product: Product, matrices: &[GpuMatrix]) {
+        if product.rows > FEW_ROWS {
+            return self.multiply_tiles(product, matrices, false);
+        }
+        for (column, run) in runs(matrices) {
+            self.multiply_few(Product { out: shifted(product.out, column), ..product }, run);
+        }
+    }
+
+    /// Spans of a row if products of few rows with this matrix go through an mma kernel.
+    pub(super) fn mma_spans(&self, matrix: &GpuMatrix) -> Option<usize> {
+        matrix.mma_spans().filter(|_| self.native.mma)
+    }
+
+    fn multiply_few(&mut self, product: Product, run: &[GpuMatrix]) {
+        let [m0, m1, m2, m3] = padded(run);
+        let rows = vector_rows(product.rows);
+        // The mma kernel takes the rows one after the other, its weights in registers.
+        let (entry, outputs, row_tiles) = match self.mma_spans(&m0) {
+            Some(spans) => (entry("project_mma", m0.bits.suffix()), MMA_SIMDGROUPS / spans * 16, 1),
+            None => {
+                let outputs = project_outputs(rows) * PROJECT_THREADS as usize / 32;
+                (entry3("project", m0.bits.suffix(), rows, m0.lane_inputs(rows)), outputs, product.rows.div_ceil(rows))
+            }
+        };
+        let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(outputs)).sum();
+        Project {
+            entry,
             codes0: m0.codes,
             scales0: m0.scales,
             biases0: m0.biases,
@@ -43,63 +68,6 @@ macro_rules! side_by_side {
             codes3: m3.codes,
             scales3: m3.scales,
             biases3: m3.biases,
-            rows0: m0.rows as u32,
-            rows1: m1.rows as u32,
-            rows2: m2.rows as u32,
-            rows3: m3.rows as u32,
-            $($field: $value,)*
-        }
-    }};
-}
-
-impl<B: Backend> GpuDevice<B> {
-    /// `out = [m0 | m1 | ..] x`, by the kernel that suits the rows. Up to four matrices of one format are one launch.
-    pub(super) fn multiply(&mut self, product: Product, matrices: &[GpuMatrix]) {
-        if product.rows > FEW_ROWS {
-            return self.multiply_tiles(product, matrices, false);
-        }
-        for (column, run) in runs(matrices) {
-            let product = Product { out: shifted(product.out, column), ..product };
-            match self.mma_spans(&run[0]) {
-                Some(spans) => self.multiply_mma(product, run, spans),
-                None => self.multiply_few(product, run),
-            }
-        }
-    }
-
-    /// Spans of a row if products of few rows with this matrix go through an mma kernel.
-    pub(super) fn mma_spans(&self, matrix: &GpuMatrix) -> Option<usize> {
-        matrix.mma_spans().filter(|_| self.mma)
-    }
-
-    fn multiply_mma(&mut self, product: Product, run: &[GpuMatrix], spans: usize) {
-        let outputs = MMA_SIMDGROUPS / spans * 16;
-        let m0 = run[0];
-        let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(outputs)).sum();
-        let launch = side_by_side!(ProjectMma, run, {
-            entry: entry("project_mma", m0.bits.suffix()),
-            x: product.x,
-            sums: self.arena.sums,
-            out: product.out,
-            cols: m0.cols as u32,
-            batch: product.rows as u32,
-            x_stride: product.x_stride as u32,
-            out_stride: product.out_stride as u32,
-            parts: self.chained_parts(),
-            eps: self.config.rms_eps,
-            grid: [tiles, 1, 1],
-            threads: 32 * MMA_SIMDGROUPS as u32,
-        });
-        launch.launch(product.stage, &mut self.list);
-    }
-
-    fn multiply_few(&mut self, product: Product, run: &[GpuMatrix]) {
-        let rows = vector_rows(product.rows);
-        let outputs = project_outputs(rows) * PROJECT_THREADS as usize / 32;
-        let m0 = run[0];
-        let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(outputs)).sum();
-        let launch = side_by_side!(Project, run, {
-            entry: entry3("project", m0.bits.suffix(), rows, m0.lane_inputs(rows)),
             x: product.x,
             sums: self.arena.sums,
             out: product.out,
@@ -108,12 +76,16 @@ impl<B: Backend> GpuDevice<B> {
             batch: product.rows as u32,
             x_stride: product.x_stride as u32,
             out_stride: product.out_stride as u32,
+            rows0: m0.rows as u32,
+            rows1: m1.rows as u32,
+            rows2: m2.rows as u32,
+            rows3: m3.rows as u32,
             parts: self.chained_parts(),
             eps: self.config.rms_eps,
-            grid: [tiles, product.rows.div_ceil(rows), 1],
+            grid: [tiles, row_tiles, 1],
             threads: PROJECT_THREADS,
-        });
-        launch.launch(product.stage, &mut self.list);
+        }
+        .launch(product.stage, &mut self.list);
     }
 
     /// As `multiply` on tiles; with `add` one matrix, and `out +=`.
@@ -133,14 +105,29 @@ impl<B: Backend> GpuDevice<B> {
     }
 
     fn multiply_run(&mut self, product: Product, run: &[GpuMatrix], add: bool) {
-        if self.wgmma && run[0].has_wgmma() {
-            return self.multiply_wgmma(product, run, add);
-        }
-        let rows = tile_rows(&self.options, product.rows);
-        let m0 = run[0];
-        let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(TILE_COLS)).sum();
-        let launch = side_by_side!(ProjectMatmul, run, {
-            entry: entry2(if add { "output_matmul" } else { "project_matmul" }, m0.bits.suffix(), rows),
+        let [m0, m1, m2, m3] = padded(run);
+        let (entry, rows, columns, threads) = if self.native.wgmma && m0.has_wgmma() {
+            let rows = wgmma_rows(&self.options, product.rows);
+            (entry(if add { "output_wgmma" } else { "project_wgmma" }, rows), rows, WG_ROWS, WG_THREADS)
+        } else {
+            let rows = tile_rows(&self.options, product.rows);
+            (entry2(if add { "output_matmul" } else { "project_matmul" }, m0.bits.suffix(), rows), rows, TILE_COLS, TILE_THREADS)
+        };
+        let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(columns)).sum();
+        ProjectMatmul {
+            entry,
+            codes0: m0.codes,
+            scales0: m0.scales,
+            biases0: m0.biases,
+            codes1: m1.codes,
+            scales1: m1.scales,
+            biases1: m1.biases,
+            codes2: m2.codes,
+            scales2: m2.scales,
+            biases2: m2.biases,
+            codes3: m3.codes,
+            scales3: m3.scales,
+            biases3: m3.biases,
             x: product.x,
             out: product.out,
             cols: m0.cols as u32,
@@ -148,40 +135,34 @@ impl<B: Backend> GpuDevice<B> {
             batch: product.rows as u32,
             x_stride: product.x_stride as u32,
             out_stride: product.out_stride as u32,
+            rows0: m0.rows as u32,
+            rows1: m1.rows as u32,
+            rows2: m2.rows as u32,
+            rows3: m3.rows as u32,
             grid: [tiles, product.rows.div_ceil(rows as usize), 1],
-            threads: 128,
-        });
-        launch.launch(product.stage, &mut self.list);
-    }
-
-    fn multiply_wgmma(&mut self, product: Product, run: &[GpuMatrix], add: bool) {
-        let rows = wgmma_rows(&self.options, product.rows);
-        let m0 = run[0];
-        let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(WG_ROWS)).sum();
-        let launch = side_by_side!(ProjectWgmma, run, {
-            entry: entry(if add { "output_wgmma" } else { "project_wgmma" }, rows),
-            x: product.x,
-            out: product.out,
-            cols: m0.cols as u32,
-            batch: product.rows as u32,
-            x_stride: product.x_stride as u32,
-            out_stride: product.out_stride as u32,
-            grid: [tiles, product.rows.div_ceil(rows as usize), 1],
-            threads: WG_THREADS,
-        });
-        launch.launch(product.stage, &mut self.list);
+            threads,
+        }
+        .launch(product.stage, &mut self.list);
     }
 
     /// `out += matrix x` for few rows. With the gain of the next norm its input is prepared too; returns the parts of its
     /// sums.
     pub(super) fn add_output(&mut self, product: Product, matrix: GpuMatrix, gain: Option<View>) -> usize {
-        if let Some(spans) = self.mma_spans(&matrix).filter(|_| matrix.bits == Bits::Q4) {
-            return self.add_output_mma(product, matrix, gain, spans);
-        }
         let rows = vector_rows(product.rows);
-        let parts = matrix.rows.div_ceil(OUTPUT_THREADS as usize / 32);
+        let (entry, outputs, row_tiles, threads) = match self.mma_spans(&matrix).filter(|_| matrix.bits == Bits::Q4) {
+            Some(spans) => {
+                let entry = if gain.is_some() { "output_mma_chain" } else { "output_mma" };
+                (entry, MMA_SIMDGROUPS / spans * 16, 1, PROJECT_THREADS)
+            }
+            None => {
+                let stem = if gain.is_some() { "output_chain" } else { "output" };
+                let entry = entry3(stem, matrix.bits.suffix(), rows, matrix.lane_inputs(rows));
+                (entry, OUTPUT_THREADS as usize / 32, product.rows.div_ceil(rows), OUTPUT_THREADS)
+            }
+        };
+        let parts = matrix.rows.div_ceil(outputs);
         Output {
-            entry: entry3(if gain.is_some() { "output_chain" } else { "output" }, matrix.bits.suffix(), rows, matrix.lane_inputs(rows)),
+            entry,
             codes: matrix.codes,
             scales: matrix.scales,
             biases: matrix.biases,
@@ -195,31 +176,8 @@ impl<B: Backend> GpuDevice<B> {
             batch: product.rows as u32,
             x_stride: product.x_stride as u32,
             rows: matrix.rows as u32,
-            grid: [parts, product.rows.div_ceil(rows), 1],
-            threads: OUTPUT_THREADS,
-        }
-        .launch(product.stage, &mut self.list);
-        parts
-    }
-
-    fn add_output_mma(&mut self, product: Product, matrix: GpuMatrix, gain: Option<View>, spans: usize) -> usize {
-        let parts = matrix.rows.div_ceil(MMA_SIMDGROUPS / spans * 16);
-        OutputMma {
-            entry: if gain.is_some() { "output_mma_chain" } else { "output_mma" },
-            codes: matrix.codes,
-            scales: matrix.scales,
-            biases: matrix.biases,
-            x: product.x,
-            gain: gain.unwrap_or(matrix.scales), // bound, not read
-            residual: product.out,
-            next: self.next(),
-            sums: self.arena.sums,
-            cols: matrix.cols as u32,
-            batch: product.rows as u32,
-            x_stride: product.x_stride as u32,
-            rows: matrix.rows as u32,
-            grid: [parts, 1, 1],
-            threads: 32 * MMA_SIMDGROUPS as u32,
+            grid: [parts, row_tiles, 1],
+            threads,
         }
         .launch(product.stage, &mut self.list);
         parts

@@ -88,12 +88,15 @@ impl Server {
         Err(anyhow!("no form of /v1/completions is answered: {}", refused.join("; then: "))).context(place)
     }
 
-    fn first_model(&self) -> anyhow::Result<String> {
-        let mut request = self.agent.get(format!("{}/v1/models", self.address));
-        if let Some(key) = &self.key {
-            request = request.header("Authorization", format!("Bearer {key}"));
+    fn with_key<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+        match &self.key {
+            Some(key) => request.header("Authorization", format!("Bearer {key}")),
+            None => request,
         }
-        let mut response = request.call()?;
+    }
+
+    fn first_model(&self) -> anyhow::Result<String> {
+        let mut response = self.with_key(self.agent.get(format!("{}/v1/models", self.address))).call()?;
         let body = response.body_mut().read_to_string()?;
         let models: Value = serde_json::from_str(&body).unwrap_or(Value::String(body));
         if response.status().as_u16() != 200 {
@@ -171,10 +174,8 @@ impl Server {
         if self.form.goes_on {
             body["ignore_eos"] = json!(true);
         }
-        let mut request = self.agent.post(format!("{}/v1/completions", self.address)).header("Content-Type", "application/json");
-        if let Some(key) = &self.key {
-            request = request.header("Authorization", format!("Bearer {key}"));
-        }
+        let request = self.agent.post(format!("{}/v1/completions", self.address)).header("Content-Type", "application/json");
+        let request = self.with_key(request);
         let body = body.to_string();
         let started = Instant::now();
         let mut response = request.send(&body)?;

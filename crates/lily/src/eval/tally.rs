@@ -1,5 +1,6 @@
 //! What is counted while predictions come, position by position.
 
+use lily_model::{Selection, select_token};
 use serde_json::{Value, json};
 
 /// Sums over positions.
@@ -157,13 +158,7 @@ pub fn log_norm(logits: &[f32]) -> f64 {
 
 /// The most probable token, the lowest on ties.
 pub fn largest(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (token, &logit) in logits.iter().enumerate() {
-        if logit > logits[best] {
-            best = token;
-        }
-    }
-    best as u32
+    select_token(logits, &Selection::greedy())
 }
 
 #[cfg(test)]

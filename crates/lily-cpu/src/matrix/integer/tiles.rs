@@ -10,6 +10,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::amx;
+use super::panel::Line;
 use crate::quantise::{GROUP, Quantised};
 use crate::team::Cells;
 
@@ -17,10 +18,6 @@ use crate::team::Cells;
 pub const TILE: usize = 16;
 /// Bytes of a tile of one group and plane.
 pub const TILE_BYTES: usize = TILE * GROUP;
-
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct Line([u8; 64]);
 
 /// The tiles of a step. The buffers grow to the largest step seen and stay.
 #[derive(Default)]
