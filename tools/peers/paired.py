@@ -2,13 +2,16 @@
 
     python tools/peers/paired.py --lily BIN --model DIR --llama BIN --gguf FILE [--lengths 512,4096] [--rounds 3]
 
-Every arm is a fresh process. Before it, its weights are read once, so that they are in the page cache. Decode is measured
+Every arm is a fresh process. Before it, the other engine's weights leave the page cache and its own are read until they are
+in it. Decode is measured
 after a prompt of each length. Beside each figure stands the share of the processor that other work took meanwhile; a
 round with more than --noise of it is dropped and repeated, at most --rounds times more.
 """
 
 import argparse
+import ctypes
 import json
+import mmap
 import os
 import pathlib
 import platform
@@ -52,17 +55,45 @@ def children_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def run(wrap: list[str], files: list[pathlib.Path], command: list[str]) -> tuple[str, float]:
+def cached(file: pathlib.Path) -> float:
+    """The share of a file's pages that are in memory."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    size, page = file.stat().st_size, mmap.PAGESIZE
+    pages = (ctypes.c_ubyte * -(-size // page))()
+    with file.open("rb") as opened:
+        at = libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, opened.fileno(), ctypes.c_long(0))
+    libc.mincore(ctypes.c_void_p(at), ctypes.c_size_t(size), pages)
+    libc.munmap(ctypes.c_void_p(at), ctypes.c_size_t(size))
+    return sum(bytes(pages)) / len(pages)
+
+
+def load(files: list[pathlib.Path], others: list[pathlib.Path]) -> None:
+    """Brings files into the page cache, for which others leave it."""
+    for file in others:
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    for _ in range(4):
+        for file in files:
+            subprocess.run(["cat", file], stdout=subprocess.DEVNULL, check=True)
+        share = min(map(cached, files))
+        if share > 0.999:
+            return
+    print(f"    only {share:.1%} of the weights stay in the page cache", flush=True)
+
+
+def run(wrap: list[str], files: list[pathlib.Path], others: list[pathlib.Path], command: list[str]) -> tuple[str, float]:
     """A process's output after its files were read, and the share of the processor that others took meanwhile."""
-    script = 'for file in "$@"; do cat "$file" > /dev/null; done; touch "$STAMP"; exec ' + shlex.join(command)
+    load(files, others)
+    script = 'touch "$STAMP"; exec ' + shlex.join(command)
     with tempfile.NamedTemporaryFile() as stamp:
         environment = dict(os.environ, STAMP=stamp.name)
         os.utime(stamp.name, (0, 0))
         arm = subprocess.Popen(
-            wrap + ["bash", "-c", script, "arm", *map(str, files)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            wrap + ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
         while arm.poll() is None and os.stat(stamp.name).st_mtime == 0:
-            time.sleep(0.05)  # the files are being read
+            time.sleep(0.05)  # a lock is waited for, perhaps
         begin, machine, own = time.monotonic(), busy_seconds(), children_seconds()
         output, errors = arm.communicate()
     if arm.returncode != 0:
@@ -72,11 +103,15 @@ def run(wrap: list[str], files: list[pathlib.Path], command: list[str]) -> tuple
     return output, max(0.0, others / (elapsed * (os.cpu_count() or 1)))
 
 
+def weights(options: argparse.Namespace) -> list[pathlib.Path]:
+    return sorted(options.model.glob("*.safetensors"))
+
+
 def lily(options: argparse.Namespace, length: int) -> tuple[dict[str, float], float]:
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
         command = [options.lily, "bench", "--device", "cpu", "--model", options.model, "--threads", options.threads]
         command += ["--lengths", length, "--decode", DECODED, "--rounds", 1, "--json", report.name, *options.lily_flags]
-        _, others = run(options.wrap, sorted(options.model.glob("*.safetensors")), [str(part) for part in command])
+        _, others = run(options.wrap, weights(options), [options.gguf], [str(part) for part in command])
         figures = json.load(open(report.name))["arms"][0]["figures"][0]
     return {"prefill": figures["prefill_tok_s"], "decode": figures["decode_tok_s"]}, others
 
@@ -88,7 +123,7 @@ def llama(options: argparse.Namespace, length: int) -> tuple[dict[str, float], f
     decode += ["-p", 0, "-n", DECODED, "-d", length, *options.llama_flags]
     figures, noise = {}, 0.0
     for name, part in (("prefill", command), ("decode", decode)):
-        output, others = run(options.wrap, [options.gguf], [str(word) for word in part])
+        output, others = run(options.wrap, [options.gguf], weights(options), [str(word) for word in part])
         (result,) = json.loads(output)
         figures[name], noise = result["avg_ts"], max(noise, others)
     return figures, noise

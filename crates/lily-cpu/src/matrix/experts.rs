@@ -106,16 +106,18 @@ impl GateUpExperts<'_> {
             // SAFETY: every member has its own scratch.
             let scratch = unsafe { &mut scratch.slice(worker.index..worker.index + 1)[0] };
             while let Some(taken) = chunks.take(worker) {
-                pieces(taken.clone(), grouping.groups.iter().map(units), rows_max, |group, range| {
-                    let group = &grouping.groups[group];
+                pieces(taken.clone(), grouping.groups.iter().map(units), rows_max, |at, range| {
+                    let group = &grouping.groups[at];
                     let (gate, up) = matrices(group);
                     let range = range.start..range.end.min(gate.rows);
+                    let last = range.end == gate.rows;
+                    let next = grouping.groups.get(at + 1).filter(|_| last).map_or((gate, range.end), |group| (matrices(group).0, 0));
                     let index = source.together(&grouping.rows[group.pairs.clone()], group.tile);
                     let slots = source.together(&grouping.slots[group.pairs.clone()], group.tile);
                     for ((index, tile), (slots, _)) in index.zip(slots) {
                         let out = (&mut scratch.out, &mut scratch.other);
                         source.multiply((&gate, range.clone()), (&up, range.start), (index, tile), out.0, &mut scratch.loops);
-                        source.multiply((&up, range.clone()), (&gate, range.end), (index, tile), out.1, &mut scratch.loops);
+                        source.multiply((&up, range.clone()), (&next.0, next.1), (index, tile), out.1, &mut scratch.loops);
                         let products = out.0.chunks_exact(range.len()).zip(out.1.chunks_exact(range.len()));
                         for ((&row, &slot), (gate, up)) in index.iter().zip(slots).zip(products) {
                             let first = row as usize * hidden_stride + slot as usize * width + range.start;

@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::panel::{AHEAD_GROUPS, Panel, PanelLoops, ROWS_MAX, Tile};
-use super::{AHEAD_CODES, AHEAD_SCALES, Input, Weights};
+use super::{Input, Later, Weights, later};
 use crate::quantise::BLOCK;
 
 /// Panels of two vectors of rows and tiles of four: eight sums, two weights and an input in sixteen registers.
@@ -26,18 +26,25 @@ const CHUNK: usize = 8;
 /// # Safety
 /// The machine has AVX2 and FMA; weights, inputs and `out` have the shapes that `range` asks.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn gemv(planes: usize, weights: &Weights, range: Range<usize>, inputs: &[Input], out: &mut [f32]) {
+pub(super) unsafe fn gemv(
+    planes: usize,
+    weights: &Weights,
+    range: Range<usize>,
+    next: (&Weights, usize),
+    inputs: &[Input],
+    out: &mut [f32],
+) {
     // SAFETY: passed on.
     unsafe {
         match (planes, inputs) {
-            (1, &[a]) => streams::<1, 4, 1>(weights, range, [a], out),
-            (1, &[a, b]) => streams::<1, 2, 2>(weights, range, [a, b], out),
-            (1, &[a, b, c]) => streams::<1, 2, 3>(weights, range, [a, b, c], out),
-            (1, &[a, b, c, d]) => streams::<1, 2, 4>(weights, range, [a, b, c, d], out),
-            (_, &[a]) => streams::<2, 4, 1>(weights, range, [a], out),
-            (_, &[a, b]) => streams::<2, 2, 2>(weights, range, [a, b], out),
-            (_, &[a, b, c]) => streams::<2, 2, 3>(weights, range, [a, b, c], out),
-            (_, &[a, b, c, d]) => streams::<2, 2, 4>(weights, range, [a, b, c, d], out),
+            (1, &[a]) => streams::<1, 4, 1>(weights, range, next, [a], out),
+            (1, &[a, b]) => streams::<1, 2, 2>(weights, range, next, [a, b], out),
+            (1, &[a, b, c]) => streams::<1, 2, 3>(weights, range, next, [a, b, c], out),
+            (1, &[a, b, c, d]) => streams::<1, 2, 4>(weights, range, next, [a, b, c, d], out),
+            (_, &[a]) => streams::<2, 4, 1>(weights, range, next, [a], out),
+            (_, &[a, b]) => streams::<2, 2, 2>(weights, range, next, [a, b], out),
+            (_, &[a, b, c]) => streams::<2, 2, 3>(weights, range, next, [a, b, c], out),
+            (_, &[a, b, c, d]) => streams::<2, 2, 4>(weights, range, next, [a, b, c, d], out),
             _ => unreachable!("a matrix-vector loop takes one to four rows"),
         }
     }
@@ -51,6 +58,7 @@ pub(super) unsafe fn gemv(planes: usize, weights: &Weights, range: Range<usize>,
 unsafe fn streams<const P: usize, const S: usize, const T: usize>(
     weights: &Weights,
     range: Range<usize>,
+    next: (&Weights, usize),
     inputs: [Input; T],
     out: &mut [f32],
 ) {
@@ -58,16 +66,19 @@ unsafe fn streams<const P: usize, const S: usize, const T: usize>(
     let part = width / S;
     for i in 0..part {
         let rows: [usize; S] = std::array::from_fn(|s| s * part + i);
+        let later = later(weights, range.start, next, part, i);
         // SAFETY: passed on.
-        unsafe { dots::<P, S, T>(weights, rows.map(|row| range.start + row), &inputs, |s, t, y| out[t * width + rows[s]] = y) };
+        unsafe { dots::<P, S, T>(weights, rows.map(|row| range.start + row), later, &inputs, |s, t, y| out[t * width + rows[s]] = y) };
     }
     for row in S * part..width {
         // SAFETY: passed on.
-        unsafe { dots::<P, 1, T>(weights, [range.start + row], &inputs, |_, t, y| out[t * width + row] = y) };
+        unsafe {
+            dots::<P, 1, T>(weights, [range.start + row], [weights.row(range.start + row)], &inputs, |_, t, y| out[t * width + row] = y)
+        };
     }
 }
 
-/// Products of `S` weight rows with `T` inputs.
+/// Products of `S` weight rows with `T` inputs; `later` are prefetched meanwhile.
 ///
 /// # Safety
 /// As [`gemv`].
@@ -76,6 +87,7 @@ unsafe fn streams<const P: usize, const S: usize, const T: usize>(
 unsafe fn dots<const P: usize, const S: usize, const T: usize>(
     weights: &Weights,
     rows: [usize; S],
+    later: [Later; S],
     inputs: &[Input; T],
     mut store: impl FnMut(usize, usize, f32),
 ) {
@@ -87,8 +99,8 @@ unsafe fn dots<const P: usize, const S: usize, const T: usize>(
             let at = rows[s] * weights.groups + first;
             // SAFETY: groups `first..first + count` are the row's; prefetches may name any address.
             let (scales, biases, codes) = unsafe {
-                prefetch_once_a_line(weights.scales.wrapping_add(2 * at), AHEAD_SCALES);
-                prefetch_once_a_line(weights.biases.wrapping_add(2 * at), AHEAD_SCALES);
+                prefetch_once_a_line(later[s].scales.wrapping_add(2 * first));
+                prefetch_once_a_line(later[s].biases.wrapping_add(2 * first));
                 let codes = weights.codes.add((rows[s] * weights.cols) / 2 + 32 * first);
                 (eight_bf16(weights.scales.add(2 * at), count), eight_bf16(weights.biases.add(2 * at), count), codes)
             };
@@ -108,7 +120,7 @@ unsafe fn dots<const P: usize, const S: usize, const T: usize>(
                 let codes = unsafe {
                     let at = codes.add(32 * g);
                     if g % 2 == 0 {
-                        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_CODES).cast());
+                        _mm_prefetch::<_MM_HINT_T0>(later[s].codes.wrapping_add(32 * (first + g)).cast());
                     }
                     _mm256_loadu_si256(at.cast())
                 };
@@ -175,12 +187,12 @@ unsafe fn eight_bf16(at: *const u8, count: usize) -> __m256 {
     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
 }
 
-/// Prefetches `ahead` bytes on if `at` is among the first 16 bytes of its cache line.
+/// Prefetches scales if `at` is among the first 16 bytes of its cache line.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn prefetch_once_a_line(at: *const u8, ahead: usize) {
+fn prefetch_once_a_line(at: *const u8) {
     if at.addr() % 64 < 2 * CHUNK {
-        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(ahead).cast());
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
 }
 

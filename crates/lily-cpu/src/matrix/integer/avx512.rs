@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::panel::{AHEAD_GROUPS, Panel, PanelLoops, ROWS_MAX, Tile};
-use super::{AHEAD_CODES, AHEAD_SCALES, Input, Weights};
+use super::{Input, Later, Weights, later};
 use crate::quantise::BLOCK;
 
 /// Panels of two vectors of rows and tiles of eight: sixteen sums and two weights in 32 registers.
@@ -25,22 +25,29 @@ const CHUNK: usize = 16;
 /// The machine has AVX-512 F, BW, DQ, VL and VNNI; weights, inputs and `out` have the shapes that `range`
 /// asks.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(super) unsafe fn gemv(planes: usize, weights: &Weights, range: Range<usize>, inputs: &[Input], out: &mut [f32]) {
+pub(super) unsafe fn gemv(
+    planes: usize,
+    weights: &Weights,
+    range: Range<usize>,
+    next: (&Weights, usize),
+    inputs: &[Input],
+    out: &mut [f32],
+) {
     // SAFETY: passed on.
     unsafe {
         match (weights.bits, planes, inputs) {
-            (4, 1, &[a]) => streams::<4, 1, 4, 1>(weights, range, [a], out),
-            (4, 1, &[a, b]) => streams::<4, 1, 2, 2>(weights, range, [a, b], out),
-            (4, 1, &[a, b, c]) => streams::<4, 1, 2, 3>(weights, range, [a, b, c], out),
-            (4, 1, &[a, b, c, d]) => streams::<4, 1, 2, 4>(weights, range, [a, b, c, d], out),
-            (4, 2, &[a]) => streams::<4, 2, 4, 1>(weights, range, [a], out),
-            (4, 2, &[a, b]) => streams::<4, 2, 2, 2>(weights, range, [a, b], out),
-            (4, 2, &[a, b, c]) => streams::<4, 2, 2, 3>(weights, range, [a, b, c], out),
-            (4, 2, &[a, b, c, d]) => streams::<4, 2, 2, 4>(weights, range, [a, b, c, d], out),
-            (8, 2, &[a]) => streams::<8, 2, 4, 1>(weights, range, [a], out),
-            (8, 2, &[a, b]) => streams::<8, 2, 2, 2>(weights, range, [a, b], out),
-            (8, 2, &[a, b, c]) => streams::<8, 2, 2, 3>(weights, range, [a, b, c], out),
-            (8, 2, &[a, b, c, d]) => streams::<8, 2, 2, 4>(weights, range, [a, b, c, d], out),
+            (4, 1, &[a]) => streams::<4, 1, 4, 1>(weights, range, next, [a], out),
+            (4, 1, &[a, b]) => streams::<4, 1, 2, 2>(weights, range, next, [a, b], out),
+            (4, 1, &[a, b, c]) => streams::<4, 1, 2, 3>(weights, range, next, [a, b, c], out),
+            (4, 1, &[a, b, c, d]) => streams::<4, 1, 2, 4>(weights, range, next, [a, b, c, d], out),
+            (4, 2, &[a]) => streams::<4, 2, 4, 1>(weights, range, next, [a], out),
+            (4, 2, &[a, b]) => streams::<4, 2, 2, 2>(weights, range, next, [a, b], out),
+            (4, 2, &[a, b, c]) => streams::<4, 2, 2, 3>(weights, range, next, [a, b, c], out),
+            (4, 2, &[a, b, c, d]) => streams::<4, 2, 2, 4>(weights, range, next, [a, b, c, d], out),
+            (8, 2, &[a]) => streams::<8, 2, 4, 1>(weights, range, next, [a], out),
+            (8, 2, &[a, b]) => streams::<8, 2, 2, 2>(weights, range, next, [a, b], out),
+            (8, 2, &[a, b, c]) => streams::<8, 2, 2, 3>(weights, range, next, [a, b, c], out),
+            (8, 2, &[a, b, c, d]) => streams::<8, 2, 2, 4>(weights, range, next, [a, b, c, d], out),
             _ => unreachable!("a matrix-vector loop takes one to four rows, and 8-bit codes two planes"),
         }
     }
@@ -54,6 +61,7 @@ pub(super) unsafe fn gemv(planes: usize, weights: &Weights, range: Range<usize>,
 unsafe fn streams<const BITS: usize, const P: usize, const S: usize, const T: usize>(
     weights: &Weights,
     range: Range<usize>,
+    next: (&Weights, usize),
     inputs: [Input; T],
     out: &mut [f32],
 ) {
@@ -61,16 +69,23 @@ unsafe fn streams<const BITS: usize, const P: usize, const S: usize, const T: us
     let part = width / S;
     for i in 0..part {
         let rows: [usize; S] = std::array::from_fn(|s| s * part + i);
+        let later = later(weights, range.start, next, part, i);
         // SAFETY: passed on.
-        unsafe { dots::<BITS, P, S, T>(weights, rows.map(|row| range.start + row), &inputs, |s, t, y| out[t * width + rows[s]] = y) };
+        unsafe {
+            dots::<BITS, P, S, T>(weights, rows.map(|row| range.start + row), later, &inputs, |s, t, y| out[t * width + rows[s]] = y)
+        };
     }
     for row in S * part..width {
         // SAFETY: passed on.
-        unsafe { dots::<BITS, P, 1, T>(weights, [range.start + row], &inputs, |_, t, y| out[t * width + row] = y) };
+        unsafe {
+            dots::<BITS, P, 1, T>(weights, [range.start + row], [weights.row(range.start + row)], &inputs, |_, t, y| {
+                out[t * width + row] = y
+            })
+        };
     }
 }
 
-/// Products of `S` weight rows with `T` inputs.
+/// Products of `S` weight rows with `T` inputs; `later` are prefetched meanwhile.
 ///
 /// # Safety
 /// As [`gemv`].
@@ -79,6 +94,7 @@ unsafe fn streams<const BITS: usize, const P: usize, const S: usize, const T: us
 unsafe fn dots<const BITS: usize, const P: usize, const S: usize, const T: usize>(
     weights: &Weights,
     rows: [usize; S],
+    later: [Later; S],
     inputs: &[Input; T],
     mut store: impl FnMut(usize, usize, f32),
 ) {
@@ -91,8 +107,8 @@ unsafe fn dots<const BITS: usize, const P: usize, const S: usize, const T: usize
         for s in 0..S {
             let at = 2 * (rows[s] * weights.groups + first);
             let (scales, biases) = (weights.scales.wrapping_add(at), weights.biases.wrapping_add(at));
-            prefetch_once_a_line(scales);
-            prefetch_once_a_line(biases);
+            prefetch_once_a_line(later[s].scales.wrapping_add(2 * first));
+            prefetch_once_a_line(later[s].biases.wrapping_add(2 * first));
             for t in 0..T {
                 // SAFETY: `count` groups are the row's; an input's scales and sums are readable past its last.
                 unsafe {
@@ -110,9 +126,13 @@ unsafe fn dots<const BITS: usize, const P: usize, const S: usize, const T: usize
             }
             let whole = 2 * block + 1 < count;
             for s in 0..S {
-                // SAFETY: a block's codes, or half of it at the end of the row.
+                // SAFETY: a block's codes, or half of it at the end of the row; prefetches may name any address.
                 let codes = unsafe {
-                    let at = weights.codes.add(rows[s] * weights.row_codes + 8 * BITS * (first + 2 * block));
+                    let along = 8 * BITS * (first + 2 * block);
+                    for line in (0..16 * BITS).step_by(64) {
+                        _mm_prefetch::<_MM_HINT_T0>(later[s].codes.wrapping_add(along + line).cast());
+                    }
+                    let at = weights.codes.add(rows[s] * weights.row_codes + along);
                     if BITS == 4 { nibbles(at, whole) } else { bytes(at, whole) }
                 };
                 for t in 0..T {
@@ -148,11 +168,8 @@ fn halves() -> [__m512i; CHUNK / 2] {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn nibbles(at: *const u8, whole: bool) -> [__m512i; 2] {
-    // SAFETY: the mask leaves out what is past the row; prefetches may name any address.
-    let codes = unsafe {
-        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_CODES).cast());
-        _mm512_maskz_loadu_epi8(if whole { !0 } else { 0xffff_ffff }, at.cast())
-    };
+    // SAFETY: the mask leaves out what is past the row.
+    let codes = unsafe { _mm512_maskz_loadu_epi8(if whole { !0 } else { 0xffff_ffff }, at.cast()) };
     let mask = _mm512_set1_epi8(15);
     [_mm512_and_si512(codes, mask), _mm512_and_si512(_mm512_srli_epi32::<4>(codes), mask)]
 }
@@ -165,11 +182,8 @@ unsafe fn nibbles(at: *const u8, whole: bool) -> [__m512i; 2] {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn bytes(at: *const u8, whole: bool) -> [__m512i; 2] {
     // SAFETY: as in `nibbles`.
-    let [a, b] = unsafe {
-        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_CODES).cast());
-        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_CODES + 64).cast());
-        [_mm512_loadu_si512(at.cast()), _mm512_maskz_loadu_epi8(if whole { !0 } else { 0 }, at.wrapping_add(64).cast())]
-    };
+    let [a, b] =
+        unsafe { [_mm512_loadu_si512(at.cast()), _mm512_maskz_loadu_epi8(if whole { !0 } else { 0 }, at.wrapping_add(64).cast())] };
     let order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
     let low = |x: __m512i| _mm512_and_si512(x, _mm512_set1_epi16(255));
     let even = _mm512_packus_epi16(low(a), low(b));
@@ -210,12 +224,12 @@ unsafe fn bf16(at: *const u8, live: u16) -> __m512 {
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
 }
 
-/// Prefetches scales ahead if `at` is in the first half of its cache line: a chunk's 32 bytes are half one.
+/// Prefetches scales if `at` is in the first half of its cache line: a chunk's 32 bytes are half one.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn prefetch_once_a_line(at: *const u8) {
     if at.addr() % 64 < 2 * CHUNK {
-        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_SCALES).cast());
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
 }
 

@@ -34,8 +34,6 @@ use crate::quantise::{Activations, GROUP, Quantised};
 pub const GEMV_ROWS: usize = 4;
 /// Codes are prefetched so far ahead, bytes. Flat from 2 to 4 KiB; without, a tenth to a third slower.
 const AHEAD_CODES: usize = 2048;
-/// Scales and biases: as many rows ahead as the codes.
-const AHEAD_SCALES: usize = AHEAD_CODES / 16;
 
 /// Whether the integer loops take the matrix; every instruction set but Portable has them for 4 bits. Those of 8 bits
 /// (routers, whose choices small errors change) keep to 16-bit activations, and to instructions that add products of
@@ -85,7 +83,8 @@ pub fn multiply(
         panel::multiply(panel_loops(isa), (&weights, range), next, x, index, out, scratch);
     } else if let Some(&last) = index.last() {
         let inputs: [Input; GEMV_ROWS] = std::array::from_fn(|n| Input::new(x, *index.get(n).unwrap_or(&last) as usize));
-        gemv(isa, x.planes(), &weights, range, &inputs[..index.len()], out);
+        let (next, row) = next();
+        gemv(isa, x.planes(), &weights, range, (&next, row), &inputs[..index.len()], out);
     }
 }
 
@@ -121,22 +120,39 @@ fn panel_loops(isa: Isa) -> &'static PanelLoops {
     }
 }
 
-fn gemv(isa: Isa, planes: usize, weights: &Weights, range: Range<usize>, inputs: &[Input], out: &mut [f32]) {
+fn gemv(isa: Isa, planes: usize, weights: &Weights, range: Range<usize>, next: (&Weights, usize), inputs: &[Input], out: &mut [f32]) {
     match isa {
         // SAFETY: an `Isa` in use was found on this machine; `multiply` checked the shapes.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2::gemv(planes, weights, range, inputs, out) },
+        Isa::Avx2 => unsafe { avx2::gemv(planes, weights, range, next, inputs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Amx => unsafe { avx512::gemv(planes, weights, range, inputs, out) },
+        Isa::Avx512 | Isa::Amx => unsafe { avx512::gemv(planes, weights, range, next, inputs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::NeonDot => unsafe { neon::gemv::<neon::Dot>(planes, weights, range, inputs, out) },
+        Isa::NeonDot => unsafe { neon::gemv::<neon::Dot>(planes, weights, range, next, inputs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon => unsafe { neon::gemv::<neon::Widen>(planes, weights, range, inputs, out) },
+        Isa::Neon => unsafe { neon::gemv::<neon::Widen>(planes, weights, range, next, inputs, out) },
         _ => unreachable!("{isa} has no integer loops"),
     }
+}
+
+/// A row that is prefetched: where its codes, scales and biases begin.
+#[derive(Clone, Copy)]
+struct Later {
+    codes: *const u8,
+    scales: *const u8,
+    biases: *const u8,
+}
+
+/// What to prefetch beside row `i` of each of `S` parts, `part` rows long from `first` on: [`AHEAD_CODES`] further in the
+/// part, and at its end the start of the same part of what the caller needs `next`. An expert's part is short: without
+/// that, an eighth to a half of it would come unasked.
+#[inline(always)]
+fn later<const S: usize>(weights: &Weights, first: usize, next: (&Weights, usize), part: usize, i: usize) -> [Later; S] {
+    let ahead = i + AHEAD_CODES.div_ceil(weights.row_codes);
+    std::array::from_fn(|s| if ahead < part { weights.row(first + s * part + ahead) } else { next.0.row(next.1 + s * part + ahead - part) })
 }
 
 /// Weights in groups of 64 with bf16 scales, as the loops address them. Nothing is aligned.
@@ -164,6 +180,17 @@ impl Weights {
         let row_codes = cols * bits / 8;
         assert!(codes.len() == view.rows * row_codes && scales.len() == view.rows * groups * 2 && biases.len() == scales.len());
         Weights { codes: codes.as_ptr(), scales: scales.as_ptr(), biases: biases.as_ptr(), bits, cols, groups, row_codes }
+    }
+
+    /// Where a row begins; of the last rows ahead some are past the end.
+    #[inline(always)]
+    fn row(&self, row: usize) -> Later {
+        let scales = 2 * row * self.groups;
+        Later {
+            codes: self.codes.wrapping_add(row * self.row_codes),
+            scales: self.scales.wrapping_add(scales),
+            biases: self.biases.wrapping_add(scales),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::arch::asm;
 use std::ops::Range;
 
 use super::panel::{AHEAD_GROUPS, Panel, PanelLoops, ROWS_MAX, Tile};
-use super::{AHEAD_CODES, AHEAD_SCALES, Input, Weights};
+use super::{Input, Later, Weights, later};
 use crate::convert::bf16_to_f32;
 use crate::quantise::{BLOCK, GROUP};
 
@@ -88,18 +88,25 @@ impl Multiply for Widen {
 ///
 /// # Safety
 /// The machine has what `M` uses; weights, inputs and `out` have the shapes that `range` asks.
-pub(super) unsafe fn gemv<M: Multiply>(planes: usize, weights: &Weights, range: Range<usize>, inputs: &[Input], out: &mut [f32]) {
+pub(super) unsafe fn gemv<M: Multiply>(
+    planes: usize,
+    weights: &Weights,
+    range: Range<usize>,
+    next: (&Weights, usize),
+    inputs: &[Input],
+    out: &mut [f32],
+) {
     // SAFETY: passed on.
     unsafe {
         match (planes, inputs) {
-            (1, &[a]) => streams::<M, 1, 4, 1>(weights, range, [a], out),
-            (1, &[a, b]) => streams::<M, 1, 2, 2>(weights, range, [a, b], out),
-            (1, &[a, b, c]) => streams::<M, 1, 2, 3>(weights, range, [a, b, c], out),
-            (1, &[a, b, c, d]) => streams::<M, 1, 2, 4>(weights, range, [a, b, c, d], out),
-            (_, &[a]) => streams::<M, 2, 4, 1>(weights, range, [a], out),
-            (_, &[a, b]) => streams::<M, 2, 2, 2>(weights, range, [a, b], out),
-            (_, &[a, b, c]) => streams::<M, 2, 2, 3>(weights, range, [a, b, c], out),
-            (_, &[a, b, c, d]) => streams::<M, 2, 2, 4>(weights, range, [a, b, c, d], out),
+            (1, &[a]) => streams::<M, 1, 4, 1>(weights, range, next, [a], out),
+            (1, &[a, b]) => streams::<M, 1, 2, 2>(weights, range, next, [a, b], out),
+            (1, &[a, b, c]) => streams::<M, 1, 2, 3>(weights, range, next, [a, b, c], out),
+            (1, &[a, b, c, d]) => streams::<M, 1, 2, 4>(weights, range, next, [a, b, c, d], out),
+            (_, &[a]) => streams::<M, 2, 4, 1>(weights, range, next, [a], out),
+            (_, &[a, b]) => streams::<M, 2, 2, 2>(weights, range, next, [a, b], out),
+            (_, &[a, b, c]) => streams::<M, 2, 2, 3>(weights, range, next, [a, b, c], out),
+            (_, &[a, b, c, d]) => streams::<M, 2, 2, 4>(weights, range, next, [a, b, c, d], out),
             _ => unreachable!("a matrix-vector loop takes one to four rows"),
         }
     }
@@ -112,6 +119,7 @@ pub(super) unsafe fn gemv<M: Multiply>(planes: usize, weights: &Weights, range: 
 unsafe fn streams<M: Multiply, const P: usize, const S: usize, const T: usize>(
     weights: &Weights,
     range: Range<usize>,
+    next: (&Weights, usize),
     inputs: [Input; T],
     out: &mut [f32],
 ) {
@@ -119,16 +127,19 @@ unsafe fn streams<M: Multiply, const P: usize, const S: usize, const T: usize>(
     let part = width / S;
     for i in 0..part {
         let rows: [usize; S] = std::array::from_fn(|s| s * part + i);
+        let later = later(weights, range.start, next, part, i);
         // SAFETY: passed on.
-        unsafe { dots::<M, P, S, T>(weights, rows.map(|row| range.start + row), &inputs, |s, t, y| out[t * width + rows[s]] = y) };
+        unsafe { dots::<M, P, S, T>(weights, rows.map(|row| range.start + row), later, &inputs, |s, t, y| out[t * width + rows[s]] = y) };
     }
     for row in S * part..width {
         // SAFETY: passed on.
-        unsafe { dots::<M, P, 1, T>(weights, [range.start + row], &inputs, |_, t, y| out[t * width + row] = y) };
+        unsafe {
+            dots::<M, P, 1, T>(weights, [range.start + row], [weights.row(range.start + row)], &inputs, |_, t, y| out[t * width + row] = y)
+        };
     }
 }
 
-/// Products of `S` weight rows with `T` inputs.
+/// Products of `S` weight rows with `T` inputs; `later` are prefetched meanwhile.
 ///
 /// # Safety
 /// As [`gemv`].
@@ -136,6 +147,7 @@ unsafe fn streams<M: Multiply, const P: usize, const S: usize, const T: usize>(
 unsafe fn dots<M: Multiply, const P: usize, const S: usize, const T: usize>(
     weights: &Weights,
     rows: [usize; S],
+    later: [Later; S],
     inputs: &[Input; T],
     mut store: impl FnMut(usize, usize, f32),
 ) {
@@ -148,12 +160,12 @@ unsafe fn dots<M: Multiply, const P: usize, const S: usize, const T: usize>(
                 let at = 2 * (rows[s] * weights.groups + group);
                 let (scale, bias) = (bf16(weights.scales.add(at)), bf16(weights.biases.add(at)));
                 if group % 32 == 0 {
-                    prefetch(weights.scales.wrapping_add(at + AHEAD_SCALES));
-                    prefetch(weights.biases.wrapping_add(at + AHEAD_SCALES));
+                    prefetch(later[s].scales.wrapping_add(2 * group));
+                    prefetch(later[s].biases.wrapping_add(2 * group));
                 }
                 let codes = weights.codes.add(rows[s] * weights.cols / 2 + 32 * group);
                 if group % 2 == 0 {
-                    prefetch(codes.wrapping_add(AHEAD_CODES));
+                    prefetch(later[s].codes.wrapping_add(32 * group));
                 }
                 let (low, high) = nibbles([vld1q_u8(codes), vld1q_u8(codes.add(16))]);
                 for t in 0..T {
