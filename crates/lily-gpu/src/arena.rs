@@ -6,9 +6,9 @@ use lily_model::{Capacity, LayerKind, ModelConfig, ModelError, PAGE_TOKENS};
 
 use crate::backend::Backend;
 use crate::commands::View;
-use crate::options::GpuOptions;
+use crate::options::{GpuOptions, Native};
 use crate::pass::{PassBuffer, PassRoom};
-use crate::policy::{FEW_ROWS, OUTPUT_THREADS, attention_parts_max};
+use crate::policy::{FEW_ROWS, OUTPUT_THREADS, ScanBlock, attention_parts_max};
 use crate::select::SelectBuffers;
 
 /// The arena.
@@ -77,6 +77,7 @@ impl Arena {
         config: &ModelConfig,
         capacity: Capacity,
         options: &GpuOptions,
+        native: Native,
         expanded: usize,
     ) -> Result<Self, ModelError> {
         let Capacity { slots, pages, rows, logit_rows } = capacity;
@@ -89,6 +90,7 @@ impl Arena {
         let splits = attention_parts_max(table * PAGE_TOKENS);
         let few_pass = PassBuffer::new(backend, room(few))?;
         let many_pass = PassBuffer::new(backend, room(rows))?;
+        let scan = ScanBlock::new(native.scan_mma);
         let mut views = |bytes: usize, what: &str| backend.allocate_view(bytes.max(16), what);
         let arena = Arena {
             ring: views(state.ring * slots, "convolution rows")?,
@@ -100,7 +102,7 @@ impl Arena {
             route_logits: views(4 * rows * (config.experts + 1), "router logits")?,
             inputs: views(4 * rows * config.conv_dim(), "inputs of the scan")?,
             gates: views(8 * rows * config.heads_v, "gates of the scan")?,
-            factors: views(4 * 32 * config.heads_v * (rows / 4 + 2 * slots.min(rows) + 1), "factors of the scan")?,
+            factors: views(4 * scan.factors * config.heads_v * (rows / scan.tokens + 2 * slots.min(rows) + 1), "factors of the scan")?,
             reads: views(4 * rows * config.v_width(), "results of the scan")?,
             parts: views(4 * few * config.heads_q * splits * (config.head_dim + 2), "parts of attention")?,
             counts: views(4 * config.experts, "rows of each expert")?,

@@ -84,8 +84,8 @@ impl<B: Backend> GpuDevice<B> {
     ) -> Result<Self, ModelError> {
         entries::check_shape(config)?;
         let model = Model::new(&mut backend, weights)?;
-        let arena = Arena::new(&mut backend, config, capacity, &options, entries::largest_matrix(&model))?;
-        let native = Native::new(&options, &backend);
+        let native = Native::new(&options, config, &backend);
+        let arena = Arena::new(&mut backend, config, capacity, &options, native, entries::largest_matrix(&model))?;
         let wgmma_experts = native.wgmma && model.layers.iter().all(|layer| layer.gate.all.has_wgmma() && layer.down.all.has_wgmma());
         backend.prepare_kernels(&entries::needed(config, &model, &options, native))?;
         Ok(GpuDevice {

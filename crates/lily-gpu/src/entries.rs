@@ -110,6 +110,10 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
     if config.layers_of(LayerKind::Delta) > 0 {
         names.extend(["delta_conv", "delta_carry", "delta_gate"]);
         names.extend(["delta_step", "delta_scan", "delta_factors", "delta_scan_blocked"].map(|stem| entry(stem, config.dim_k)));
+        if native.scan_mma {
+            names.push("delta_conv_narrow");
+            names.extend(["delta_factors_mma", "delta_scan_mma"].map(|stem| entry(stem, config.dim_k)));
+        }
     }
     if config.layers_of(LayerKind::Attention) > 0 {
         names.extend(["attn_prepare", "attn_combine", entry("attn_flash", config.head_dim)]);

@@ -2,6 +2,8 @@
 //!
 //! Everything is on by default. `lily bench --ablate` turns one off at a time, so that a table shows what each brings.
 
+use lily_model::ModelConfig;
+
 use crate::backend::Backend;
 
 /// How many rows of activations a threadgroup of a matrix product takes.
@@ -20,6 +22,8 @@ pub enum DeltaScan {
     Register,
     /// Four tokens at a time, two columns in the registers of eight lanes.
     Blocked,
+    /// 32 tokens at a time on tensor cores, where the device multiplies from registers; else four.
+    Chunked,
 }
 
 /// The switches of the GPU engine.
@@ -61,15 +65,19 @@ pub(crate) struct Native {
     pub wgmma: bool,
     /// Attention of many rows.
     pub flash_mma: bool,
+    /// The DeltaNet state through many tokens.
+    pub scan_mma: bool,
 }
 
 impl Native {
-    pub fn new(options: &GpuOptions, backend: &impl Backend) -> Self {
+    pub fn new(options: &GpuOptions, config: &ModelConfig, backend: &impl Backend) -> Self {
         Native {
             mma: options.mma_decode && backend.has_mma(),
             // A matrix that is expanded before has no codes left to multiply by.
             wgmma: options.wgmma_prefill && options.fused_dequantise && backend.has_wgmma(),
             flash_mma: options.flash_mma && backend.has_mma(),
+            // Values are copied sixteen bytes at a time.
+            scan_mma: options.delta_scan == DeltaScan::Chunked && config.dim_v.is_multiple_of(8) && backend.has_mma(),
         }
     }
 }
@@ -80,7 +88,7 @@ impl Default for GpuOptions {
             fused_dequantise: true,
             device_routing: true,
             tile_rows: TileRows::ByShape,
-            delta_scan: DeltaScan::Blocked,
+            delta_scan: DeltaScan::Chunked,
             coalesced_kv: true,
             packed_heads: true,
             fixed_blocks: true,

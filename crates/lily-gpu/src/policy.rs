@@ -191,3 +191,19 @@ mod tests {
         }
     }
 }
+
+/// What a scan of the DeltaNet state solves together.
+pub struct ScanBlock {
+    pub tokens: usize,
+    /// Floats of what is made for them and a value head before.
+    pub factors: usize,
+    /// Values of a threadgroup.
+    pub columns: usize,
+}
+
+impl ScanBlock {
+    /// Of `delta_scan_mma` if `chunked`, else of `delta_scan_blocked`.
+    pub fn new(chunked: bool) -> Self {
+        if chunked { ScanBlock { tokens: 32, factors: 1120, columns: 64 } } else { ScanBlock { tokens: 4, factors: 32, columns: 32 } }
+    }
+}

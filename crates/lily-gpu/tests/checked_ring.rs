@@ -107,6 +107,9 @@ fn single_steps(checked: &Watched) {
             delta::check(subject, middle, &[&[1, 1], &[6]]);
             delta::check(subject, wide, &[&[1], &[6, 3]]);
         }
+        let chunks = DeltaDims { dim_v: 40, ..middle };
+        delta::check(&checked.native(), chunks, &[&[1, 1], &[6], &[65, 32]]);
+        delta::check(&checked.native(), wide, &[&[33, 3]]);
     });
     timed("attention", || {
         let batches: [&[(usize, usize)]; 2] = [&[(0, 1), (250, 1), (256, 1)], &[(30, 40), (0, 3)]];

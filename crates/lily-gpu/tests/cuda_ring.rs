@@ -90,7 +90,9 @@ fn delta_update_advances_every_span() {
     let Some(cuda) = cuda() else { return };
     for dims in [awkward().delta, DELTA_DIMS[0], DELTA_DIMS[1]] {
         delta::check(&cuda, dims, &delta::SPANS);
-        delta::check(&Cuda(GpuOptions { delta_scan: DeltaScan::Register, ..cuda.0 }), dims, &delta::SPANS);
+        for delta_scan in [DeltaScan::Register, DeltaScan::Blocked] {
+            delta::check(&Cuda(GpuOptions { delta_scan, ..cuda.0 }), dims, &delta::SPANS);
+        }
     }
 }
 
@@ -171,6 +173,7 @@ fn the_bundled_model_is_the_same_without_any_technique() {
         GpuOptions { device_routing: false, ..all },
         GpuOptions { tile_rows: TileRows::Fixed(16), ..all },
         GpuOptions { delta_scan: DeltaScan::Register, ..all },
+        GpuOptions { delta_scan: DeltaScan::Blocked, ..all },
         GpuOptions { coalesced_kv: false, ..all },
         GpuOptions { packed_heads: false, ..all },
         GpuOptions { fixed_blocks: false, ..all },

@@ -42,6 +42,7 @@ fn experts_match_the_reference() {
 fn delta_update_advances_every_span() {
     for dims in [awkward().delta, DELTA_DIMS[1]] {
         delta::check(&Sim::fast(), dims, &delta::SPANS);
+        delta::check(&Sim::fast().native(), dims, &delta::SPANS);
     }
 }
 

@@ -18,6 +18,7 @@ const OFF: [fn(&mut GpuOptions); 12] = [
     |options| options.tile_rows = TileRows::Fixed(32),
     |options| options.tile_rows = TileRows::Fixed(64),
     |options| options.delta_scan = DeltaScan::Register,
+    |options| options.delta_scan = DeltaScan::Blocked,
     |options| options.coalesced_kv = false,
     |options| options.packed_heads = false,
     |options| options.fixed_blocks = false,

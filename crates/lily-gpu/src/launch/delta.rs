@@ -1,4 +1,4 @@
-//! `delta.metal`, `delta_scan.metal`, `delta_scan_blocked.metal`.
+//! `delta.metal`, `delta_scan.metal`, `delta_scan_blocked.metal`, `cuda/delta_scan_mma.metal`.
 
 use crate::launch::{arguments, launcher};
 
@@ -22,8 +22,8 @@ launcher!(DeltaCarry = "delta_carry" [Read projected, Read spans, Write ring] De
 
 launcher!(DeltaScan = "delta_scan" [Read inputs, Read gates, Read spans, Write memory, Write reads] DeltaArgs);
 
-launcher!(DeltaFactors = "delta_factors" [Read inputs, Read gates, Read spans, Write factors] DeltaArgs);
+launcher!(DeltaFactors = "delta_factors" | "delta_factors_mma" [Read inputs, Read gates, Read spans, Write factors] DeltaArgs);
 
-launcher!(DeltaScanBlocked = "delta_scan_blocked" [Read inputs, Read factors, Read spans, Write memory, Write reads] DeltaArgs);
+launcher!(DeltaScanBlocked = "delta_scan_blocked" | "delta_scan_mma" [Read inputs, Read factors, Read spans, Write memory, Write reads] DeltaArgs);
 
 launcher!(DeltaGate = "delta_gate" [Read reads, Read projected, Read gain, Write mixed] DeltaArgs);

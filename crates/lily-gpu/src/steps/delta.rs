@@ -7,15 +7,11 @@ use crate::entry::entry;
 use crate::launch::{DeltaArgs, DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
 use crate::model::DeltaMixer;
 use crate::options::DeltaScan as Scan;
-use crate::policy::DELTA_STEP_THREADS;
+use crate::policy::{DELTA_STEP_THREADS, ScanBlock};
 use lily_model::LayerKind;
 
-/// Columns of a threadgroup of `delta_scan_blocked`, and of `delta_scan`: a simdgroup each.
-const BLOCKED_COLUMNS: usize = 32;
+/// Columns of a threadgroup of `delta_scan`: a simdgroup each.
 const REGISTER_COLUMNS: usize = 8;
-
-/// Tokens that `delta_scan_blocked` solves together.
-pub(crate) const BLOCK: usize = 4;
 
 impl<B: Backend> GpuDevice<B> {
     pub(super) fn update_delta(&mut self, layer: usize, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
@@ -71,8 +67,9 @@ impl<B: Backend> GpuDevice<B> {
         let args = self.delta_args(mixer, rows, projected, mixed);
         let (config, arena, pass, spans) = (&self.config, &self.arena, *self.pass(), self.staged.spans);
         let stage = "delta_update";
+        let chunked = self.native.scan_mma;
         DeltaConv {
-            entry: "delta_conv",
+            entry: if chunked { "delta_conv_narrow" } else { "delta_conv" },
             projected: projected.view,
             rows: pass.rows,
             conv: mixer.conv,
@@ -109,27 +106,29 @@ impl<B: Backend> GpuDevice<B> {
                 threads: 32 * REGISTER_COLUMNS as u32,
             }
             .launch(stage, &mut self.list),
-            Scan::Blocked => {
+            Scan::Blocked | Scan::Chunked => {
+                let stems = if chunked { ["delta_factors_mma", "delta_scan_mma"] } else { ["delta_factors", "delta_scan_blocked"] };
+                let ScanBlock { tokens, columns, .. } = ScanBlock::new(chunked);
                 DeltaFactors {
-                    entry: entry("delta_factors", config.dim_k),
+                    entry: entry(stems[0], config.dim_k),
                     inputs: arena.inputs,
                     gates: arena.gates,
                     spans: pass.spans,
                     factors: arena.factors,
                     args,
-                    grid: [self.staged.longest.div_ceil(BLOCK), config.heads_k, spans],
-                    threads: 32 * BLOCK as u32,
+                    grid: [self.staged.longest.div_ceil(tokens), config.heads_k, spans],
+                    threads: 128,
                 }
                 .launch(stage, &mut self.list);
                 DeltaScanBlocked {
-                    entry: entry("delta_scan_blocked", config.dim_k),
+                    entry: entry(stems[1], config.dim_k),
                     inputs: arena.inputs,
                     factors: arena.factors,
                     spans: pass.spans,
                     memory: arena.memory,
                     reads: arena.reads,
                     args,
-                    grid: [config.dim_v.div_ceil(BLOCKED_COLUMNS), config.heads_v, spans],
+                    grid: [config.dim_v.div_ceil(columns), config.heads_v, spans],
                     threads: 128,
                 }
                 .launch(stage, &mut self.list);

@@ -35,6 +35,7 @@ pub fn arms(args: &BenchArgs) -> Vec<Arm> {
             ("routing through the host", GpuOptions { device_routing: false, ..all }),
             ("16-row tiles", GpuOptions { tile_rows: TileRows::Fixed(16), ..all }),
             ("scan token by token", GpuOptions { delta_scan: DeltaScan::Register, ..all }),
+            ("scan four tokens at a time", GpuOptions { delta_scan: DeltaScan::Blocked, ..all }),
             ("uncoalesced KV reads", GpuOptions { coalesced_kv: false, ..all }),
             ("unpacked query heads", GpuOptions { packed_heads: false, ..all }),
             ("general attention path only", GpuOptions { fixed_blocks: false, ..all }),
