@@ -85,7 +85,7 @@ impl<B: Backend> GpuDevice<B> {
         entries::check_shape(config)?;
         let model = Model::new(&mut backend, weights)?;
         let arena = Arena::new(&mut backend, config, capacity, &options, entries::largest_matrix(&model))?;
-        let native = Native::new(&options, &backend);
+        let native = Native::new(&options, &backend, config);
         let wgmma_experts = native.wgmma && model.layers.iter().all(|layer| layer.gate.all.has_wgmma() && layer.down.all.has_wgmma());
         backend.prepare_kernels(&entries::needed(config, &model, &options, native))?;
         Ok(GpuDevice {
@@ -132,7 +132,7 @@ impl<B: Backend> GpuDevice<B> {
 
     /// How decode cuts the staged pass's contexts.
     pub(crate) fn parts(&self) -> Parts {
-        attention_parts(&self.options, self.staged.context)
+        attention_parts(&self.options, self.native, self.staged.context)
     }
 
     /// A new pass is staged: forget the last one.
