@@ -109,7 +109,9 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
     names.extend(entries);
     if config.layers_of(LayerKind::Delta) > 0 {
         names.extend(["delta_conv", "delta_carry", "delta_gate"]);
-        names.extend(["delta_step", "delta_scan", "delta_factors", "delta_scan_blocked"].map(|stem| entry(stem, config.dim_k)));
+        names.extend(
+            ["delta_step", "delta_step_tiled", "delta_scan", "delta_factors", "delta_scan_blocked"].map(|stem| entry(stem, config.dim_k)),
+        );
     }
     if config.layers_of(LayerKind::Attention) > 0 {
         names.extend(["attn_prepare", "attn_combine", entry("attn_flash", config.head_dim)]);

@@ -103,6 +103,17 @@ pub const COMBINE_VALUES: usize = 32;
 /// Threads of `delta_step`: a simdgroup takes 8 of 128 columns, and each value of a head has a thread.
 pub const DELTA_STEP_THREADS: u32 = 512;
 
+/// Threadgroups of `delta_step_tiled` that share a value head, and their threads: with one threadgroup for each of 32 heads most
+/// of a large GPU stands idle. `kernels/lib/output.h` adds the sums of four tiles.
+pub const DELTA_TILES: usize = 4;
+pub const DELTA_TILE_THREADS: u32 = 256;
+
+/// Whether `delta_step` may leave its norm to the projection behind it, which finds the heads of its inputs by a shift and loads
+/// eight inputs of a head together.
+pub fn delta_tiles_cover(dim_v: usize) -> bool {
+    dim_v.is_power_of_two() && dim_v >= 8
+}
+
 /// Outputs of a tile of the matrix kernels, and columns of `experts_gate_up_matmul` (half of its tile is gate rows).
 pub const TILE_COLS: usize = 64;
 pub const TILE_GATE_COLS: usize = 32;

@@ -107,6 +107,10 @@ fn single_steps(checked: &Watched) {
             delta::check(subject, middle, &[&[1, 1], &[6]]);
             delta::check(subject, wide, &[&[1], &[6, 3]]);
         }
+        let tall = DeltaDims { heads_k: 1, heads_v: 2, dim_k: 32, dim_v: 256, conv_width: 4 };
+        for subject in [checked, &unfused] {
+            delta::check(subject, tall, &[&[1, 1]]);
+        }
     });
     timed("attention", || {
         let batches: [&[(usize, usize)]; 2] = [&[(0, 1), (250, 2), (256, 1)], &[(30, 40), (0, 3)]];

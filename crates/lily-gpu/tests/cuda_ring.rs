@@ -91,6 +91,7 @@ fn delta_update_advances_every_span() {
     for dims in [awkward().delta, DELTA_DIMS[0], DELTA_DIMS[1]] {
         delta::check(&cuda, dims, &delta::SPANS);
         delta::check(&Cuda(GpuOptions { delta_scan: DeltaScan::Register, ..cuda.0 }), dims, &delta::SPANS);
+        delta::check(&Cuda(GpuOptions { fused_chains: false, ..cuda.0 }), dims, &delta::SPANS[..1]);
     }
 }
 

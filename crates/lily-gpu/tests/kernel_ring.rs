@@ -40,8 +40,12 @@ fn experts_match_the_reference() {
 
 #[test]
 fn delta_update_advances_every_span() {
+    let unfused = Sim::fast().with(|options| options.fused_chains = false);
     for dims in [awkward().delta, DELTA_DIMS[1]] {
         delta::check(&Sim::fast(), dims, &delta::SPANS);
+        delta::check(&unfused, dims, &delta::SPANS[..1]);
+        // More rows than are few.
+        delta::check(&Sim::fast(), dims, &[&[1; 10]]);
     }
 }
 

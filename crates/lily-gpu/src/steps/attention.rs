@@ -39,6 +39,7 @@ impl<B: Backend> GpuDevice<B> {
 
     pub(super) fn mix_attention(&mut self, layer: usize, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
         let index = self.model.attention(layer).index as u32;
+        self.unscaled = None;
         if rows <= FEW_ROWS {
             self.decode_attention(index, rows, projected, mixed);
         } else {
