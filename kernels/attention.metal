@@ -1,4 +1,5 @@
 #include "dialect/metal.h"
+#include "lib/decode.h"
 #include "lib/operand.h"
 #include "lib/pass.h"
 
@@ -101,13 +102,6 @@ kernel void attn_prepare(device float *projected [[buffer(0)]], device const uin
   }
 }
 
-struct DecodeArgs {
-  uint layer, layers, heads_q, heads_kv, stride;
-  uint splits;         // parts that a context is cut into
-  uint block_tokens;   // positions of a part; 0: context / splits, rounded up
-  float scale;         // 1 / sqrt(head_dim)
-};
-
 // A lane's part of four positions.
 template <uint WIDE> struct PositionParts {
   RowPart<WIDE> keys[4];
@@ -148,12 +142,12 @@ kernel void attn_decode(device const float *projected [[buffer(0)]], device cons
   threadgroup float queries[PACK * D];
   threadgroup float weights[4 * PACK * 32];
   uint row = group.z, head0 = group.y * PACK, head_kv = head0 / (args.heads_q / args.heads_kv), context = rows[row].y + 1;
-  uint size = args.block_tokens == 0 ? (context + args.splits - 1) / args.splits : args.block_tokens;
+  uint size = part_positions(context, args.splits, args.block_tokens);
   uint begin = min(group.x * size, context), end = min(begin + size, context);
   device const uint *table = pages + rows[row].z;
-  // Only the newest position is written by a launch of this pass: the first of the others are on their way before the
-  // launch before has ended.
-  uint first = begin + simdgroup_at * 4, settled = context > 1 ? context - 2 : 0;
+  // Only positions of the row's span are written by a launch of this pass: the first of the others are on their way before
+  // the launch before has ended.
+  uint first = begin + simdgroup_at * 4, settled = max(settled_positions(rows[row], row), 1u) - 1;
   PositionParts<WIDE> here;
   if (COALESCED) positions_load<D>(here, kv, table, first, min(end - 1, settled), head_kv, args, lane);
   ly_wait_previous(projected, kv);
@@ -273,7 +267,7 @@ LY_KERNEL(attn_decode_strided_256_4, attn_decode<256, 4, false>)
 
 constant uint PARTS_MAX = 1024;   // of a context; policy.rs says the same
 constant uint COMBINE_THREADS = 512;
-constant uint COMBINE_VALUES = 64;   // of a head that a threadgroup makes
+constant uint COMBINE_VALUES = 32;   // of a head that a threadgroup makes
 
 struct CombinePartsArgs { uint heads_q, head_dim, splits, block_tokens, stride, mixed_stride; };
 
@@ -288,7 +282,7 @@ kernel void attn_combine(device const float *parts [[buffer(0)]], device const f
                          uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                          uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
   uint head = group.x, row = group.y, dim = args.head_dim, context = rows[row].y + 1;
-  uint size = args.block_tokens == 0 ? (context + args.splits - 1) / args.splits : args.block_tokens;
+  uint size = part_positions(context, args.splits, args.block_tokens);
   uint used = min((context + size - 1) / size, args.splits), threads = simdgroups * 32;
   threadgroup float share[PARTS_MAX];
   threadgroup float values[COMBINE_THREADS];

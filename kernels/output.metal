@@ -4,18 +4,20 @@
 
 // output: the mixer's output projection of a few rows, added to the residual stream.
 // Math     residual[r] += W x[r]
-// Layout   x [batch, x_stride] f32; residual [batch, rows] f32; next [batch, rows] f32; sums [batch, grid.x] f32.
-// Work     a simdgroup makes an output of ROWS rows, as in project. CHAIN also begins the next norm, see lib/chain.h.
-//          Grid: (output tiles, row tiles).
+// Layout   x [batch, x_stride] f32; head_squares see lib/output.h; residual [batch, rows] f32; next [batch, rows] f32; sums [batch,
+//          grid.x] f32.
+// Work     a simdgroup makes an output of ROWS rows, as in project. CHAIN also ends the norm of heads and begins the next one,
+//          see lib/output.h and lib/chain.h. Grid: (output tiles, row tiles).
 // Numerics as project. Bound by weight bytes.
 template <uint BITS, uint ROWS, uint PL, bool CHAIN>
 kernel void output(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
                    device const bfloat *biases [[buffer(2)]], device const float *x [[buffer(3)]],
-                   device const float *gain [[buffer(4)]], device float *residual [[buffer(5)]],
-                   device float *next [[buffer(6)]], device float *sums [[buffer(7)]], constant OutputArgs &args [[buffer(8)]],
-                   uint3 group [[threadgroup_position_in_grid]], uint3 grid [[threadgroups_per_grid]],
-                   uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
-                   uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
+                   device const float *head_squares [[buffer(4)]], device const float *gain [[buffer(5)]],
+                   device float *residual [[buffer(6)]], device float *next [[buffer(7)]], device float *sums [[buffer(8)]],
+                   constant OutputArgs &args [[buffer(9)]], uint3 group [[threadgroup_position_in_grid]],
+                   uint3 grid [[threadgroups_per_grid]], uint thread_at [[thread_index_in_threadgroup]],
+                   uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
+                   uint simdgroups [[simdgroups_per_threadgroup]]) {
   constexpr uint COUNT = STAGE_VALUES / ROWS, PADDED = COUNT / PL * (PL + 4);
   threadgroup float staged[STAGE_VALUES / PL * (PL + 4)];
   threadgroup float squares[32 * ROWS];
@@ -24,12 +26,20 @@ kernel void output(device const uint *codes [[buffer(0)]], device const bfloat *
   uint weight_row = min(output_at, args.rows - 1);
   LaneWeights<BITS, PL> w;
   if (lane * PL < args.cols) w = lane_weights<BITS, PL>(codes, scales, biases, weight_row, lane * PL, args.cols, args.group_shift);
-  ly_wait_previous(x);
+  ly_wait_previous(x, head_squares);
   float acc[ROWS];
   for (uint r = 0; r < ROWS; ++r) acc[r] = 0.0f;
   for (uint base = 0; base < args.cols; base += COUNT) {
     if (base > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
-    stage_rows<PL, ROWS, OUTPUT_THREADS>(staged, x, args.x_stride, row0, args.batch, base, args.cols, thread_at);
+    StagedValues<OUTPUT_THREADS> values;
+    rows_load<ROWS, OUTPUT_THREADS>(values, x, args.x_stride, row0, args.batch, base, args.cols, thread_at);
+    if (CHAIN && args.head_shift > 0)
+      for (uint i = 0; i < STAGE_VALUES / (4 * OUTPUT_THREADS); ++i) {
+        uint at = (i * OUTPUT_THREADS + thread_at) * 4, row = min(row0 + at / COUNT, args.batch - 1);
+        device const float *of_row = head_squares + row * (args.cols >> args.head_shift) * 4;
+        values.fours[i] *= head_factor(of_row, min(base + at % COUNT, args.cols - 4), args);
+      }
+    rows_store<PL, ROWS, OUTPUT_THREADS>(staged, values, thread_at);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint slice = 0; slice < COUNT / (32 * PL); ++slice) {
       uint chunk = slice * 32 + lane, at = base + chunk * PL;

@@ -2,17 +2,34 @@
 #include "cuda/span.h"
 #include "lib/output.h"
 
+// row_stage for heads whose norm's factor is still to come, see lib/output.h; `squares` of the row.
+inline void heads_stage(threadgroup uint4 *staged, threadgroup float *sums, device const float *x, device const float *squares,
+                        constant OutputArgs &args, uint thread_at, uint lane) {
+  uint first_at = thread_at * 8, second_at = MMA_INPUTS / 2 + first_at, last = args.cols - 8;
+  Inputs first = inputs_load(x, min(first_at, last)), second = inputs_load(x, min(second_at, last));
+  // The compiler would let the inputs wait until their factors are there; over a barrier loads do not sink.
+  simdgroup_barrier(mem_flags::mem_none);
+  float first_factor = head_factor(squares, min(first_at, last), args);
+  float second_factor = head_factor(squares, min(second_at, last), args);
+  first.low *= first_factor;
+  first.high *= first_factor;
+  second.low *= second_factor;
+  second.high *= second_factor;
+  inputs_stage<4>(staged, sums, first, first_at, first_at < args.cols, lane);
+  inputs_stage<4>(staged, sums, second, second_at, second_at < args.cols, lane);
+}
+
 // output_mma: output on tensor cores, 4 bits in groups of 64, rows of whole spans.
 // Math     residual[r] += W x[r]
-// Layout   as output: residual [batch, rows] f32; next [batch, rows] f32; sums [batch, grid.x] f32.
-// Work     as project_mma; CHAIN also begins the next norm, see lib/chain.h. Grid: (output tiles).
+// Layout   as output.
+// Work     as project_mma; CHAIN as in output. Grid: (output tiles).
 // Numerics as project_mma. Bound by weight bytes.
 template <bool CHAIN>
 kernel void output_mma(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
                        device const bfloat *biases [[buffer(2)]], device const float *x [[buffer(3)]],
-                       device const float *gain [[buffer(4)]], device float *residual [[buffer(5)]],
-                       device float *next [[buffer(6)]], device float *sums [[buffer(7)]],
-                       constant OutputArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
+                       device const float *head_squares [[buffer(4)]], device const float *gain [[buffer(5)]],
+                       device float *residual [[buffer(6)]], device float *next [[buffer(7)]], device float *sums [[buffer(8)]],
+                       constant OutputArgs &args [[buffer(9)]], uint3 group [[threadgroup_position_in_grid]],
                        uint3 grid [[threadgroups_per_grid]], uint thread_at [[thread_index_in_threadgroup]],
                        uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   threadgroup uint4 staged[MMA_INPUTS / 4];
@@ -29,11 +46,16 @@ kernel void output_mma(device const uint *codes [[buffer(0)]], device const bflo
   }
   bool mine = thread_at < outputs && first + thread_at < args.rows;
   float gain_here = CHAIN && mine ? gain[first + thread_at] : 0.0f;
-  ly_wait_previous(x);
+  ly_wait_previous(x, head_squares);
   for (uint row = 0; row < args.batch; ++row) {
     uint at = row * args.rows + first + thread_at;
     float before = mine ? residual[at] : 0.0f;
-    row_stage<4>(staged, group_sums, x + row * args.x_stride, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
+    device const float *from = x + row * args.x_stride;
+    if (CHAIN && args.head_shift > 0) {
+      heads_stage(staged, group_sums, from, head_squares + row * (args.cols >> args.head_shift) * 4, args, thread_at, lane);
+    } else {
+      row_stage<4>(staged, group_sums, from, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
+    }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float2 product = span_product(w, staged, group_sums, span, lane);
     partial_store(partial, product, simdgroup_at, lane);

@@ -14,22 +14,37 @@ constant uint OUTPUT_THREADS = 512;
 // Where value `i` of a staged row stands.
 template <uint PL> inline uint staged_at(uint i) { return i / PL * (PL + 4) + i % PL; }
 
-// Brings values base .. base + count of rows row0 .. row0 + ROWS into `staged`, [ROWS, count] padded; zeros behind `cols`
-// inputs. Rows behind the last one repeat it.
+// A thread's part of staged rows on its way, four values each time.
+template <uint THREADS> struct StagedValues { float4 fours[STAGE_VALUES / (4 * THREADS)]; };
+
+// Loads values base .. base + count of rows row0 .. row0 + ROWS; zeros behind `cols` inputs. Rows behind the last one repeat it.
+template <uint ROWS, uint THREADS>
+inline void rows_load(thread StagedValues<THREADS> &values, device const float *x, uint stride, uint row0, uint batch, uint base,
+                      uint cols, uint thread_at) {
+  constexpr uint COUNT = STAGE_VALUES / ROWS, EACH = STAGE_VALUES / (4 * THREADS);
+  for (uint i = 0; i < EACH; ++i) {
+    uint at = (i * THREADS + thread_at) * 4, row = at / COUNT, column = base + at % COUNT;
+    values.fours[i] = float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (column < cols) values.fours[i] = *(device const float4 *)(x + min(row0 + row, batch - 1) * stride + column);
+  }
+}
+
+// Puts them into `staged`, [ROWS, count] padded.
+template <uint PL, uint ROWS, uint THREADS>
+inline void rows_store(threadgroup float *staged, thread const StagedValues<THREADS> &values, uint thread_at) {
+  constexpr uint COUNT = STAGE_VALUES / ROWS, EACH = STAGE_VALUES / (4 * THREADS);
+  for (uint i = 0; i < EACH; ++i) {
+    uint at = (i * THREADS + thread_at) * 4, row = at / COUNT;
+    *(threadgroup float4 *)(staged + row * (COUNT / PL * (PL + 4)) + staged_at<PL>(at % COUNT)) = values.fours[i];
+  }
+}
+
 template <uint PL, uint ROWS, uint THREADS>
 inline void stage_rows(threadgroup float *staged, device const float *x, uint stride, uint row0, uint batch, uint base, uint cols,
                        uint thread_at) {
-  constexpr uint COUNT = STAGE_VALUES / ROWS, EACH = STAGE_VALUES / (4 * THREADS);
-  float4 value[EACH];
-  for (uint i = 0; i < EACH; ++i) {
-    uint at = (i * THREADS + thread_at) * 4, row = at / COUNT, column = base + at % COUNT;
-    value[i] = float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (column < cols) value[i] = *(device const float4 *)(x + min(row0 + row, batch - 1) * stride + column);
-  }
-  for (uint i = 0; i < EACH; ++i) {
-    uint at = (i * THREADS + thread_at) * 4, row = at / COUNT;
-    *(threadgroup float4 *)(staged + row * (COUNT / PL * (PL + 4)) + staged_at<PL>(at % COUNT)) = value[i];
-  }
+  StagedValues<THREADS> values;
+  rows_load<ROWS, THREADS>(values, x, stride, row0, batch, base, cols, thread_at);
+  rows_store<PL, ROWS, THREADS>(staged, values, thread_at);
 }
 
 // This lane's activations of one slice, scaled for codes that are masked in place; returns their plain sum.

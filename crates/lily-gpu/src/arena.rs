@@ -8,7 +8,7 @@ use crate::backend::Backend;
 use crate::commands::View;
 use crate::options::{GpuOptions, Native};
 use crate::pass::{PassBuffer, PassRoom};
-use crate::policy::{FEW_ROWS, OUTPUT_THREADS, ScanBlock, attention_parts_max};
+use crate::policy::{DELTA_TILES, FEW_ROWS, OUTPUT_THREADS, ScanBlock, attention_parts_max};
 use crate::select::SelectBuffers;
 
 /// The arena.
@@ -34,6 +34,8 @@ pub(crate) struct Arena {
     /// Factors of its blocks of four tokens: `[blocks, heads_v, 32]` f32.
     pub factors: View,
     pub reads: View,
+    /// Sums of squares of `delta_step_tiled`, `[few rows, heads_v, DELTA_TILES]` f32.
+    pub head_squares: View,
     /// Parts of attention of few rows.
     pub parts: View,
     /// Rows of each expert, assignments in expert order, tiles of the grouped products.
@@ -104,6 +106,7 @@ impl Arena {
             gates: views(8 * rows * config.heads_v, "gates of the scan")?,
             factors: views(4 * scan.factors * config.heads_v * (rows / scan.tokens + 2 * slots.min(rows) + 1), "factors of the scan")?,
             reads: views(4 * rows * config.v_width(), "results of the scan")?,
+            head_squares: views(4 * few * config.heads_v * DELTA_TILES, "sums of squares of heads")?,
             parts: views(4 * few * config.heads_q * splits * (config.head_dim + 2), "parts of attention")?,
             counts: views(4 * config.experts, "rows of each expert")?,
             order: views(4 * assignments, "rows in expert order")?,

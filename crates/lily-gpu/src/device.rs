@@ -38,6 +38,8 @@ pub struct GpuDevice<B: Backend> {
     pub(crate) normed: Option<GpuBuffer>,
     /// The norm whose factors are in `arena.sums`, and in how many parts.
     pub(crate) chained: Option<(Chained, usize)>,
+    /// The mixer's results, while their heads lack the factor of their norm: what it is made of is in `arena.head_squares`.
+    pub(crate) unscaled: Option<GpuBuffer>,
     recorded: HashMap<Shape, Prepared>,
     recorded_choices: HashMap<SelectShape, Prepared>,
     tickets: Tickets,
@@ -101,6 +103,7 @@ impl<B: Backend> GpuDevice<B> {
             list: CommandList::new(!options.concurrent),
             normed: None,
             chained: None,
+            unscaled: None,
             recorded: HashMap::new(),
             recorded_choices: HashMap::new(),
             tickets: Tickets::default(),
@@ -132,13 +135,14 @@ impl<B: Backend> GpuDevice<B> {
 
     /// How decode cuts the staged pass's contexts.
     pub(crate) fn parts(&self) -> Parts {
-        attention_parts(&self.options, self.staged.context)
+        attention_parts(&self.options, self.native, self.staged.context)
     }
 
     /// A new pass is staged: forget the last one.
     pub(crate) fn begin(&mut self) {
         self.list.clear();
         self.chained = None;
+        self.unscaled = None;
         self.stepwise = false;
         self.logits.take();
         self.replays = match self.profile {

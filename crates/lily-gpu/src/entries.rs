@@ -8,7 +8,7 @@ use crate::entry::{Bits, entry, entry2, entry3};
 use crate::matrix::GpuMatrix;
 use crate::model::{LayerMixer, Model};
 use crate::options::{GpuOptions, Native};
-use crate::policy::{EXPERT_WIDTH_MAX, FLASH_MMA_DIMS};
+use crate::policy::EXPERT_WIDTH_MAX;
 
 /// # Errors
 /// [`ModelError::Device`], naming the field, what the kernels cover and what was found.
@@ -109,7 +109,9 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
     names.extend(entries);
     if config.layers_of(LayerKind::Delta) > 0 {
         names.extend(["delta_conv", "delta_carry", "delta_gate"]);
-        names.extend(["delta_step", "delta_scan", "delta_factors", "delta_scan_blocked"].map(|stem| entry(stem, config.dim_k)));
+        names.extend(
+            ["delta_step", "delta_step_tiled", "delta_scan", "delta_factors", "delta_scan_blocked"].map(|stem| entry(stem, config.dim_k)),
+        );
         if native.scan_mma {
             names.push("delta_conv_narrow");
             names.extend(["delta_factors_mma", "delta_scan_mma"].map(|stem| entry(stem, config.dim_k)));
@@ -117,8 +119,11 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
     }
     if config.layers_of(LayerKind::Attention) > 0 {
         names.extend(["attn_prepare", "attn_combine", entry("attn_flash", config.head_dim)]);
-        if native.flash_mma && FLASH_MMA_DIMS.contains(&config.head_dim) {
+        if native.attention_many {
             names.push(entry("attn_flash_mma", config.head_dim));
+        }
+        if native.attention_few {
+            names.push(entry("attn_decode_mma", config.head_dim));
         }
         names.extend([1, 2, 4].map(|pack| entry2("attn_decode", config.head_dim, pack)));
         if config.head_dim == 256 {

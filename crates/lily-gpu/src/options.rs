@@ -5,6 +5,7 @@
 use lily_model::ModelConfig;
 
 use crate::backend::Backend;
+use crate::policy::ATTENTION_MMA_DIMS;
 
 /// How many rows of activations a threadgroup of a matrix product takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +40,8 @@ pub struct GpuOptions {
     pub coalesced_kv: bool,
     /// Query heads that share a key head read each of its rows together in decode; else each for itself.
     pub packed_heads: bool,
-    /// From 32K positions on decode cuts a context into blocks of fixed size; else into a fixed number of parts.
+    /// From 32K positions on the portable `attn_decode` cuts a context into blocks of fixed size; else into a fixed number of
+    /// parts.
     pub fixed_blocks: bool,
     /// Launches wait for what they truly depend on; else each for the one before it.
     pub concurrent: bool,
@@ -49,9 +51,9 @@ pub struct GpuOptions {
     pub mma_decode: bool,
     /// Products of many rows on warpgroups, where the device has them; else tile by tile of one simdgroup.
     pub wgmma_prefill: bool,
-    /// Attention of many rows keeps queries, scores and results in registers, where the device multiplies from them; else
-    /// they go through threadgroup memory.
-    pub flash_mma: bool,
+    /// Attention keeps queries, scores and results in registers, where the device multiplies from them; else they go through
+    /// threadgroup memory, those of few rows through plain arithmetic.
+    pub attention_mma: bool,
     /// The chosen token goes to the next step on the device; else through the host.
     pub device_tokens: bool,
 }
@@ -64,18 +66,23 @@ pub(crate) struct Native {
     /// Products of many rows.
     pub wgmma: bool,
     /// Attention of many rows.
-    pub flash_mma: bool,
+    pub attention_many: bool,
+    /// Attention of few rows.
+    pub attention_few: bool,
     /// The DeltaNet state through many tokens.
     pub scan_mma: bool,
 }
 
 impl Native {
     pub fn new(options: &GpuOptions, config: &ModelConfig, backend: &impl Backend) -> Self {
+        let attention = options.attention_mma && backend.has_mma() && ATTENTION_MMA_DIMS.contains(&config.head_dim);
         Native {
             mma: options.mma_decode && backend.has_mma(),
             // A matrix that is expanded before has no codes left to multiply by.
             wgmma: options.wgmma_prefill && options.fused_dequantise && backend.has_wgmma(),
-            flash_mma: options.flash_mma && backend.has_mma(),
+            attention_many: attention,
+            // It packs heads and shares reads: without either technique there is only the portable kernel.
+            attention_few: attention && options.coalesced_kv && options.packed_heads,
             // Values are copied sixteen bytes at a time.
             scan_mma: options.delta_scan == DeltaScan::Chunked && config.dim_v.is_multiple_of(8) && backend.has_mma(),
         }
@@ -96,7 +103,7 @@ impl Default for GpuOptions {
             fused_chains: true,
             mma_decode: true,
             wgmma_prefill: true,
-            flash_mma: true,
+            attention_mma: true,
             device_tokens: true,
         }
     }

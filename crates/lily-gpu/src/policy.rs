@@ -1,7 +1,7 @@
 //! Which kernel serves which shape: every such choice, with its reason, in one place.
 
 use crate::entry::Bits;
-use crate::options::{GpuOptions, TileRows};
+use crate::options::{GpuOptions, Native, TileRows};
 
 /// Rows of a pass up to which products read each weight once per simdgroup (vector kernels); above it tiles do.
 /// Eight rows of f32 accumulators still fit the registers of a lane.
@@ -95,12 +95,24 @@ pub fn wgmma_rows(options: &GpuOptions, rows: usize) -> u32 {
 /// Inputs of an expert's down projection, at most: threadgroup memory holds whole choices.
 pub const EXPERT_WIDTH_MAX: usize = 2048;
 
-/// Threads of `attn_combine`, and values of a head that they make: eight threads share the parts of each.
+/// Threads of `attn_combine`, and values of a head that they make: sixteen threads share the parts of each, eight parts on
+/// their way at a time, so that [`SPLITS_MMA`] parts take one round.
 pub const COMBINE_THREADS: u32 = 512;
-pub const COMBINE_VALUES: usize = 64;
+pub const COMBINE_VALUES: usize = 32;
 
 /// Threads of `delta_step`: a simdgroup takes 8 of 128 columns, and each value of a head has a thread.
 pub const DELTA_STEP_THREADS: u32 = 512;
+
+/// Threadgroups of `delta_step_tiled` that share a value head, and their threads: with one threadgroup for each of 32 heads most
+/// of a large GPU stands idle. `kernels/lib/output.h` adds the sums of four tiles.
+pub const DELTA_TILES: usize = 4;
+pub const DELTA_TILE_THREADS: u32 = 256;
+
+/// Whether `delta_step` may leave its norm to the projection behind it, which finds the heads of its inputs by a shift and loads
+/// eight inputs of a head together.
+pub fn delta_tiles_cover(dim_v: usize) -> bool {
+    dim_v.is_power_of_two() && dim_v >= 8
+}
 
 /// Outputs of a tile of the matrix kernels, and columns of `experts_gate_up_matmul` (half of its tile is gate rows).
 pub const TILE_COLS: usize = 64;
@@ -139,9 +151,20 @@ pub const BLOCK_TOKENS: usize = 512;
 /// Parts of a context, at most: `attn_combine` keeps a number for each.
 pub const PARTS_MAX: usize = 1024;
 
+/// Parts of `attn_decode_mma`, at most. For each of the real model's two key heads they are 256 threadgroups, which a card of
+/// 132 multiprocessors runs together, two on each: a longer context makes longer parts, and none is left for a second round.
+pub const SPLITS_MMA: usize = 128;
+
 /// Parts for rows whose longest context is `context`. Recorded passes are kept per answer, so there are few answers:
 /// the number grows by powers of two.
-pub fn attention_parts(options: &GpuOptions, context: usize) -> Parts {
+pub(crate) fn attention_parts(options: &GpuOptions, native: Native, context: usize) -> Parts {
+    if native.attention_few {
+        // A threadgroup takes 64 positions in one step, all of them on their way before the launch before has ended: up to
+        // 4,096 positions a step is all that there is. Twice the parts, which `attn_combine` must read, wait until each has two.
+        let splits = (context / 64).next_power_of_two().clamp(4, 64);
+        let splits = if context >= 128 * SPLITS_MMA { SPLITS_MMA } else { splits };
+        return Parts { splits: splits as u32, block_tokens: 0 };
+    }
     if options.fixed_blocks && context >= LONG_CONTEXT {
         let room = context.next_multiple_of(LONG_CONTEXT);
         let block_tokens = BLOCK_TOKENS.max((room / PARTS_MAX).next_power_of_two());
@@ -153,7 +176,15 @@ pub fn attention_parts(options: &GpuOptions, context: usize) -> Parts {
 
 /// The most parts that [`attention_parts`] gives for contexts up to `context_max`.
 pub fn attention_parts_max(context_max: usize) -> usize {
-    (context_max.next_multiple_of(LONG_CONTEXT) / BLOCK_TOKENS).clamp(64, PARTS_MAX)
+    (context_max.next_multiple_of(LONG_CONTEXT) / BLOCK_TOKENS).clamp(SPLITS_MMA, PARTS_MAX)
+}
+
+/// Query heads of a threadgroup of `attn_decode_mma`; `kernels/cuda/attention_decode_mma.metal` says the same.
+const DECODE_MMA_HEADS: usize = 8;
+
+/// Threadgroups of `attn_decode_mma` that take the `per_kv` query heads of a key head.
+pub fn decode_mma_tiles(per_kv: usize) -> usize {
+    per_kv.div_ceil(DECODE_MMA_HEADS)
 }
 
 /// Query heads that one threadgroup of `attn_decode` packs, of `per_kv` that share a key head.
@@ -170,8 +201,8 @@ pub fn packed_heads(options: &GpuOptions, per_kv: usize) -> usize {
 pub const FLASH_ROWS: usize = 32;
 pub const FLASH_MMA_ROWS: usize = 128;
 
-/// Head sizes of `attn_flash_mma`.
-pub const FLASH_MMA_DIMS: [usize; 3] = [64, 128, 256];
+/// Head sizes of `attn_flash_mma` and `attn_decode_mma`.
+pub const ATTENTION_MMA_DIMS: [usize; 3] = [64, 128, 256];
 
 /// Tokens of a tile of `flash_rows` query rows: all heads of a key head.
 pub fn flash_tokens(flash_rows: usize, per_kv: usize) -> usize {

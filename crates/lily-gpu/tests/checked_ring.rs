@@ -110,17 +110,22 @@ fn single_steps(checked: &Watched) {
         let chunks = DeltaDims { dim_v: 40, ..middle };
         delta::check(&checked.native(), chunks, &[&[1, 1], &[6], &[65, 32]]);
         delta::check(&checked.native(), wide, &[&[33, 3]]);
+        let tall = DeltaDims { heads_k: 1, heads_v: 2, dim_k: 32, dim_v: 256, conv_width: 4 };
+        for subject in [checked, &unfused] {
+            delta::check(subject, tall, &[&[1, 1]]);
+        }
     });
     timed("attention", || {
-        let batches: [&[(usize, usize)]; 2] = [&[(0, 1), (250, 1), (256, 1)], &[(30, 40), (0, 3)]];
+        let batches: [&[(usize, usize)]; 2] = [&[(0, 1), (250, 2), (256, 1)], &[(30, 40), (0, 3)]];
         let alone = checked.with(|options| options.packed_heads = false);
         let strided = checked.with(|options| options.coalesced_kv = false);
         for dims in [awkward().attention, heads(4, 2, 64), heads(2, 2, 128), heads(4, 1, 256)] {
             attention::check(checked, dims, CAPACITY, &batches);
         }
         for dims in [heads(6, 2, 64), heads(2, 2, 128), heads(8, 1, 256)] {
-            attention::check(&checked.native(), dims, CAPACITY, &batches[1..]);
+            attention::check(&checked.native(), dims, CAPACITY, &batches);
         }
+        attention::check(&checked.native(), heads(12, 1, 64), CAPACITY, &batches[..1]);
         attention::check(&alone, heads(4, 1, 32), CAPACITY, &batches[..1]);
         attention::check(&strided, heads(4, 1, 256), CAPACITY, &batches[..1]);
         attention::check(&strided.with(|options| options.packed_heads = false), heads(4, 1, 256), CAPACITY, &batches[..1]);

@@ -93,6 +93,7 @@ fn delta_update_advances_every_span() {
         for delta_scan in [DeltaScan::Register, DeltaScan::Blocked] {
             delta::check(&Cuda(GpuOptions { delta_scan, ..cuda.0 }), dims, &delta::SPANS);
         }
+        delta::check(&Cuda(GpuOptions { fused_chains: false, ..cuda.0 }), dims, &delta::SPANS[..1]);
     }
 }
 
@@ -101,6 +102,8 @@ fn attention_sees_its_own_sequence_up_to_its_own_row() {
     let Some(cuda) = cuda() else { return };
     for dims in [awkward().attention, ATTENTION_DIMS[0], ATTENTION_DIMS[1]] {
         attention::check(&cuda, dims, CAPACITY, &attention::BATCHES);
+        attention::check(&cuda, dims, CAPACITY, &attention::FEW);
+        attention::check(&Cuda(GpuOptions { attention_mma: false, ..cuda.0 }), dims, CAPACITY, &attention::FEW);
     }
 }
 
@@ -181,7 +184,7 @@ fn the_bundled_model_is_the_same_without_any_technique() {
         GpuOptions { fused_chains: false, ..all },
         GpuOptions { mma_decode: false, ..all },
         GpuOptions { wgmma_prefill: false, ..all },
-        GpuOptions { flash_mma: false, ..all },
+        GpuOptions { attention_mma: false, ..all },
     ];
     for options in arms {
         nano::check_golden(&Cuda(options), LOGITS_BF16);

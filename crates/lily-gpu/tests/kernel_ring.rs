@@ -7,7 +7,7 @@
 mod rig;
 
 use lily_testkit::generate::tiny_dims;
-use lily_testkit::reference::ModelDims;
+use lily_testkit::reference::{AttentionDims, ModelDims};
 use lily_testkit::ring::kernel::{ATTENTION_DIMS, CAPACITY, DELTA_DIMS, attention, delta, experts, nano_heads, products, rows};
 use rig::{Sim, awkward, spans};
 
@@ -40,9 +40,13 @@ fn experts_match_the_reference() {
 
 #[test]
 fn delta_update_advances_every_span() {
+    let unfused = Sim::fast().with(|options| options.fused_chains = false);
     for dims in [awkward().delta, DELTA_DIMS[1]] {
         delta::check(&Sim::fast(), dims, &delta::SPANS);
         delta::check(&Sim::fast().native(), dims, &delta::SPANS);
+        delta::check(&unfused, dims, &delta::SPANS[..1]);
+        // More rows than are few.
+        delta::check(&Sim::fast(), dims, &[&[1; 10]]);
     }
 }
 
@@ -51,5 +55,11 @@ fn attention_sees_its_own_sequence_up_to_its_own_row() {
     for dims in [awkward().attention, ATTENTION_DIMS[1]] {
         attention::check(&Sim::fast(), dims, CAPACITY, &attention::BATCHES);
         attention::check(&Sim::fast().native(), dims, CAPACITY, &attention::BATCHES);
+        attention::check(&Sim::fast(), dims, CAPACITY, &attention::FEW);
+    }
+    // As many query heads as a threadgroup takes, more, and fewer.
+    let heads = |heads_q, heads_kv, head_dim| AttentionDims { heads_q, heads_kv, head_dim, ..ATTENTION_DIMS[0] };
+    for dims in [ATTENTION_DIMS[0], heads(24, 2, 128), heads(3, 3, 64)] {
+        attention::check(&Sim::fast().native(), dims, CAPACITY, &attention::FEW);
     }
 }

@@ -47,7 +47,7 @@ fn tiny_models_agree_on_native_kernels() {
         |_| {},
         |options| options.tile_rows = TileRows::Fixed(16),
         |options| options.wgmma_prefill = false,
-        |options| options.flash_mma = false,
+        |options| options.attention_mma = false,
         |options| options.fused_dequantise = false,
     ];
     for off in arms {
@@ -72,4 +72,6 @@ fn long_contexts_are_cut_either_way() {
     for fixed_blocks in [true, false] {
         attention::check_contexts(&Sim::fast().with(|options| options.fixed_blocks = fixed_blocks), heads, &[257, 32768]);
     }
+    // The native kernel has numbers of parts of its own.
+    attention::check_contexts(&Sim::fast().native(), AttentionDims { head_dim: 64, ..heads }, &[257, 4097, 16_400]);
 }

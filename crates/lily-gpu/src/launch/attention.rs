@@ -1,4 +1,4 @@
-//! `attention.metal`, `attention_flash.metal`, `cuda/attention_flash_mma.metal`.
+//! `attention.metal`, `attention_flash.metal`; of `cuda/`: `attention_decode_mma.metal`, `attention_flash_mma.metal`.
 
 use crate::launch::launcher;
 
@@ -8,7 +8,7 @@ launcher!(AttnPrepare = "attn_prepare" [
     layer: u32, layers: u32, heads_q: u32, heads_kv: u32, head_dim: u32, rotary_dim: u32, stride: u32, eps: f32,
 });
 
-launcher!(AttnDecode = "attn_decode" [Read projected, Read rows, Read pages, Read kv, Write parts] {
+launcher!(AttnDecode = "attn_decode" | "attn_decode_mma" [Read projected, Read rows, Read pages, Read kv, Write parts] {
     layer: u32, layers: u32, heads_q: u32, heads_kv: u32, stride: u32, splits: u32, block_tokens: u32, scale: f32,
 });
 

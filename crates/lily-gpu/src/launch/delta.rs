@@ -12,6 +12,7 @@ arguments!(
 
 launcher!(DeltaStep = "delta_step" [
     Read projected, Read rows, Read conv, Read decay_rate, Read dt_bias, Read gain, Write ring, Write memory, Write mixed,
+    Write head_squares,
 ] DeltaArgs);
 
 launcher!(DeltaConv = "delta_conv" [

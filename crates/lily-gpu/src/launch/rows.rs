@@ -23,8 +23,10 @@ launcher!(ProjectMatmul = "project_matmul" | "project_wgmma" [
     cols: u32, group_shift: u32, batch: u32, x_stride: u32, out_stride: u32, rows0: u32, rows1: u32, rows2: u32, rows3: u32,
 });
 
-launcher!(Output = "output" | "output_mma" [Read codes, Read scales, Read biases, Read x, Read gain, Write residual, Write next, Write sums] {
-    cols: u32, group_shift: u32, batch: u32, x_stride: u32, rows: u32,
+launcher!(Output = "output" | "output_mma" [
+    Read codes, Read scales, Read biases, Read x, Read head_squares, Read gain, Write residual, Write next, Write sums,
+] {
+    cols: u32, group_shift: u32, batch: u32, x_stride: u32, rows: u32, head_shift: u32, head_share: f32, eps: f32,
 });
 
 launcher!(Dequantise = "dequantise" [Read codes, Read scales, Read biases, Write out] { cols: u32, group_shift: u32, units: u32 });

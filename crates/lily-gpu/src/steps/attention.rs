@@ -7,7 +7,7 @@ use crate::buffer::GpuBuffer;
 use crate::device::GpuDevice;
 use crate::entry::{entry, entry2};
 use crate::launch::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
-use crate::policy::{COMBINE_THREADS, COMBINE_VALUES, FEW_ROWS, FLASH_MMA_DIMS, FLASH_MMA_ROWS, FLASH_ROWS, packed_heads};
+use crate::policy::{COMBINE_THREADS, COMBINE_VALUES, FEW_ROWS, FLASH_MMA_ROWS, FLASH_ROWS, decode_mma_tiles, packed_heads};
 
 impl<B: Backend> GpuDevice<B> {
     pub(super) fn prepare_attention(&mut self, layer: usize, rows: usize, projected: &GpuBuffer) {
@@ -39,6 +39,7 @@ impl<B: Backend> GpuDevice<B> {
 
     pub(super) fn mix_attention(&mut self, layer: usize, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
         let index = self.model.attention(layer).index as u32;
+        self.unscaled = None;
         if rows <= FEW_ROWS {
             self.decode_attention(index, rows, projected, mixed);
         } else {
@@ -48,11 +49,17 @@ impl<B: Backend> GpuDevice<B> {
 
     fn decode_attention(&mut self, layer: u32, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
         let (config, arena, parts) = (&self.config, &self.arena, self.parts());
-        let pack = packed_heads(&self.options, config.heads_q / config.heads_kv);
-        // Reads that do not coalesce exist for the comparison, in the shapes of the real model.
-        let strided = !self.options.coalesced_kv && config.head_dim == 256 && pack != 2;
+        let per_kv = config.heads_q / config.heads_kv;
+        let (entry, head_tiles) = if self.native.attention_few {
+            (entry("attn_decode_mma", config.head_dim), config.heads_kv * decode_mma_tiles(per_kv))
+        } else {
+            let pack = packed_heads(&self.options, per_kv);
+            // Reads that do not coalesce exist for the comparison, in the shapes of the real model.
+            let strided = !self.options.coalesced_kv && config.head_dim == 256 && pack != 2;
+            (entry2(if strided { "attn_decode_strided" } else { "attn_decode" }, config.head_dim, pack), config.heads_q / pack)
+        };
         AttnDecode {
-            entry: entry2(if strided { "attn_decode_strided" } else { "attn_decode" }, config.head_dim, pack),
+            entry,
             projected: projected.view,
             rows: self.pass().rows,
             pages: self.pass().pages,
@@ -66,7 +73,7 @@ impl<B: Backend> GpuDevice<B> {
             splits: parts.splits,
             block_tokens: parts.block_tokens,
             scale: (config.head_dim as f32).sqrt().recip(),
-            grid: [parts.splits as usize, config.heads_q / pack, rows],
+            grid: [parts.splits as usize, head_tiles, rows],
             threads: 128,
         }
         .launch("attn_mix", &mut self.list);
@@ -113,6 +120,6 @@ impl<B: Backend> GpuDevice<B> {
 
     /// Query rows of a tile of attention over many rows, which says which kernel makes it.
     pub(super) fn flash_rows(&self) -> usize {
-        if self.native.flash_mma && FLASH_MMA_DIMS.contains(&self.config.head_dim) { FLASH_MMA_ROWS } else { FLASH_ROWS }
+        if self.native.attention_many { FLASH_MMA_ROWS } else { FLASH_ROWS }
     }
 }

@@ -1,23 +1,24 @@
 //! The Gated DeltaNet mixer between its projections.
 
 use crate::backend::Backend;
-use crate::buffer::GpuBuffer;
+use crate::buffer::{GpuBuffer, floats};
 use crate::device::GpuDevice;
 use crate::entry::entry;
 use crate::launch::{DeltaArgs, DeltaCarry, DeltaConv, DeltaFactors, DeltaGate, DeltaScan, DeltaScanBlocked, DeltaStep};
 use crate::model::DeltaMixer;
 use crate::options::DeltaScan as Scan;
-use crate::policy::{DELTA_STEP_THREADS, ScanBlock};
+use crate::policy::{DELTA_STEP_THREADS, DELTA_TILE_THREADS, DELTA_TILES, ScanBlock, delta_tiles_cover};
 use lily_model::LayerKind;
 
 /// Columns of a threadgroup of `delta_scan`: a simdgroup each.
 const REGISTER_COLUMNS: usize = 8;
 
 impl<B: Backend> GpuDevice<B> {
-    pub(super) fn update_delta(&mut self, layer: usize, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
+    pub(super) fn update_delta(&mut self, layer: usize, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer, chain: bool) {
         let mixer = self.model.delta(layer);
+        self.unscaled = None;
         if self.staged.single {
-            self.step_delta(mixer, rows, projected, mixed);
+            self.step_delta(mixer, rows, projected, mixed, chain);
         } else {
             self.scan_delta(mixer, rows, projected, mixed);
         }
@@ -42,10 +43,14 @@ impl<B: Backend> GpuDevice<B> {
         }
     }
 
-    /// One token a sequence: all in one kernel.
-    fn step_delta(&mut self, mixer: DeltaMixer, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer) {
+    /// One token a sequence: all in one kernel, less the norm's factor with `chain`.
+    fn step_delta(&mut self, mixer: DeltaMixer, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer, chain: bool) {
+        let tiled = chain && delta_tiles_cover(self.config.dim_v);
+        self.unscaled = tiled.then_some(*mixed);
+        let (stem, tiles, threads) =
+            if tiled { ("delta_step_tiled", DELTA_TILES, DELTA_TILE_THREADS) } else { ("delta_step", 1, DELTA_STEP_THREADS) };
         DeltaStep {
-            entry: entry("delta_step", self.config.dim_k),
+            entry: entry(stem, self.config.dim_k),
             projected: projected.view,
             rows: self.pass().rows,
             conv: mixer.conv,
@@ -55,11 +60,24 @@ impl<B: Backend> GpuDevice<B> {
             ring: self.arena.ring,
             memory: self.arena.memory,
             mixed: mixed.view,
+            head_squares: self.arena.head_squares,
             args: self.delta_args(mixer, rows, projected, mixed),
-            grid: [self.config.heads_v, rows, 1],
-            threads: DELTA_STEP_THREADS,
+            grid: [tiles, self.config.heads_v, rows],
+            threads,
         }
         .launch("delta_update", &mut self.list);
+    }
+
+    /// Multiplies rows of the mixer's results by the factors that their heads lack.
+    pub(super) fn scale_heads(&self, rows: usize, width: usize, values: &mut [f32]) {
+        let config = &self.config;
+        let squares = floats(&self.read_all(&[self.arena.head_squares.part(0, 4 * rows * config.heads_v * DELTA_TILES)]));
+        for (row, squares) in values.chunks_exact_mut(width).zip(squares.chunks_exact(config.heads_v * DELTA_TILES)) {
+            for (head, squares) in row.chunks_exact_mut(config.dim_v).zip(squares.chunks_exact(DELTA_TILES)) {
+                let factor = (squares.iter().sum::<f32>() / config.dim_v as f32 + config.rms_eps).sqrt().recip();
+                head.iter_mut().for_each(|value| *value *= factor);
+            }
+        }
     }
 
     /// Many tokens of some sequences: convolution of all, then the scan, then the gated norm.

@@ -103,8 +103,8 @@ impl<B: Backend> Steps for GpuDevice<B> {
     }
 
     fn delta_update(&mut self, layer: usize, rows: usize, projected: &GpuBuffer, mixed: &mut GpuBuffer) {
-        if self.start_step().is_some() {
-            self.update_delta(layer, rows, projected, mixed);
+        if let Some(chain) = self.start_step() {
+            self.update_delta(layer, rows, projected, mixed, chain);
         }
     }
 
@@ -184,6 +184,9 @@ impl<B: Backend> Steps for GpuDevice<B> {
     fn read(&self, buffer: &GpuBuffer, rows: usize) -> Vec<f32> {
         let narrow = rows_are_narrow(self.staged.rows);
         let mut values = buffer.decode(&self.read_all(&[buffer.first(rows, narrow)]), narrow);
+        if self.unscaled == Some(*buffer) {
+            self.scale_heads(rows, buffer.width, &mut values);
+        }
         // What a fused chain wrote lacks the norm's factor.
         if let (Some((_, parts)), true) = (self.chained, self.normed == Some(*buffer)) {
             let sums = floats(&self.read_all(&[self.arena.sums.part(0, 4 * rows * parts)]));
@@ -197,6 +200,7 @@ impl<B: Backend> Steps for GpuDevice<B> {
 
     fn write(&mut self, buffer: &mut GpuBuffer, rows: usize, values: &[f32]) {
         self.chained = None;
+        self.unscaled = self.unscaled.filter(|unscaled| unscaled != buffer);
         let narrow = rows_are_narrow(self.staged.rows);
         let bytes = buffer.encode(values, narrow);
         self.backend.get_mut().write(buffer.first(rows, narrow), &bytes);

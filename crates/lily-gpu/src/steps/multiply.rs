@@ -167,6 +167,7 @@ impl<B: Backend> GpuDevice<B> {
             scales: matrix.scales,
             biases: matrix.biases,
             x: product.x,
+            head_squares: self.arena.head_squares,
             gain: gain.unwrap_or(matrix.scales), // bound, not read
             residual: product.out,
             next: self.next(),
@@ -176,6 +177,9 @@ impl<B: Backend> GpuDevice<B> {
             batch: product.rows as u32,
             x_stride: product.x_stride as u32,
             rows: matrix.rows as u32,
+            head_shift: if self.unscaled.is_some() { self.config.dim_v.ilog2() } else { 0 },
+            head_share: (self.config.dim_v as f32).recip(),
+            eps: self.config.rms_eps,
             grid: [parts, row_tiles, 1],
             threads,
         }

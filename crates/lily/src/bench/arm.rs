@@ -43,7 +43,7 @@ pub fn arms(args: &BenchArgs) -> Vec<Arm> {
             ("unfused chains", GpuOptions { fused_chains: false, ..all }),
             ("decode without tensor cores", GpuOptions { mma_decode: false, ..all }),
             ("prefill without warpgroups", GpuOptions { wgmma_prefill: false, ..all }),
-            ("attention through threadgroup memory", GpuOptions { flash_mma: false, ..all }),
+            ("portable attention", GpuOptions { attention_mma: false, ..all }),
             ("token hand-off through the host", GpuOptions { device_tokens: false, ..all }),
         ];
         arms.extend(without.map(|(name, gpu)| Arm { name: name.into(), gpu, rows: 1 }));

@@ -13,6 +13,9 @@ use crate::ring::rig::{ATTENTION, Lab, Part, Which, assert_no_nan};
 pub const BATCHES: [&[(usize, usize)]; 4] =
     [&[(0, 1)], &[(254, 1), (255, 1), (256, 1), (0, 130)], &[(999, 1), (0, 2), (250, 9), (511, 3)], &[(767, 65)]];
 
+/// Batches of few rows: sequences that decode, short spans whose rows see each other.
+pub const FEW: [&[(usize, usize)]; 2] = [&[(254, 1), (255, 1), (256, 1), (0, 1)], &[(999, 3), (15, 1), (63, 2)]];
+
 /// Contexts, the decoded row included, at the edges of pages and of the ways to cut them.
 pub const CONTEXTS: [usize; 7] = [1, 255, 256, 257, 8191, 32768, 131_072];
 
