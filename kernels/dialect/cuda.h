@@ -260,6 +260,17 @@ LY_FN uint4 ly_load_now(const uint4 *from) {
                : "=r"(four.e[0]), "=r"(four.e[1]), "=r"(four.e[2]), "=r"(four.e[3]) : "l"(__cvta_generic_to_global(from)));
   return four;
 }
+LY_FN uint2 ly_load_now(const uint2 *from) {
+  uint2 two;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+               : "=r"(two.e[0]), "=r"(two.e[1]) : "l"(__cvta_generic_to_global(from)));
+  return two;
+}
+LY_FN uint ly_load_now(const uint *from) {
+  uint one;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(one) : "l"(__cvta_generic_to_global(from)));
+  return one;
+}
 LY_FN bfloat ly_load_now(const bfloat *from) {
   bfloat one;
   asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(one.bits) : "l"(__cvta_generic_to_global(from)));

@@ -76,6 +76,16 @@ pub fn mma_spans(bits: Bits, group: usize, cols: usize) -> Option<usize> {
     (MMA_SIMDGROUPS.is_multiple_of(spans)).then_some(spans)
 }
 
+/// Inputs of a row that `project_mma_rows` covers: threadgroup memory holds four rows, and leaves room for three threadgroups
+/// of this launch and some of the next. `kernels/cuda/span_rows.h` says the same.
+pub const MMA_ROWS_INPUTS: usize = 2048;
+
+/// Whether an mma kernel multiplies four rows of `cols` inputs at once, rather than one after the other: a single row would
+/// be a fourth of what it stages.
+pub fn mma_rows(rows: usize, cols: usize) -> bool {
+    rows > 1 && cols <= MMA_ROWS_INPUTS
+}
+
 /// Outputs of a tile of the wgmma kernels, and columns of `experts_gate_up_wgmma`.
 pub const WG_ROWS: usize = 128;
 

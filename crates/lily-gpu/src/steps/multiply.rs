@@ -7,8 +7,8 @@ use crate::entry::{Bits, entry, entry2, entry3};
 use crate::launch::{Dequantise, Output, Project, ProjectMatmul};
 use crate::matrix::GpuMatrix;
 use crate::policy::{
-    FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, project_outputs, tile_rows,
-    vector_rows, wgmma_rows,
+    FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, mma_rows, project_outputs,
+    tile_rows, vector_rows, wgmma_rows,
 };
 
 /// Rows of activations and where their product goes.
@@ -45,9 +45,12 @@ impl<B: Backend> GpuDevice<B> {
     fn multiply_few(&mut self, product: Product, run: &[GpuMatrix]) {
         let [m0, m1, m2, m3] = padded(run);
         let rows = vector_rows(product.rows);
-        // The mma kernel takes the rows one after the other, its weights in registers.
+        // The mma kernels take all rows, one or four at a time, their weights in registers.
         let (entry, outputs, row_tiles) = match self.mma_spans(&m0) {
-            Some(spans) => (entry("project_mma", m0.bits.suffix()), MMA_SIMDGROUPS / spans * 16, 1),
+            Some(spans) => {
+                let stem = if mma_rows(product.rows, m0.cols) { "project_mma_rows" } else { "project_mma" };
+                (entry(stem, m0.bits.suffix()), MMA_SIMDGROUPS / spans * 16, 1)
+            }
             None => {
                 let outputs = project_outputs(rows) * PROJECT_THREADS as usize / 32;
                 (entry3("project", m0.bits.suffix(), rows, m0.lane_inputs(rows)), outputs, product.rows.div_ceil(rows))
@@ -151,7 +154,12 @@ impl<B: Backend> GpuDevice<B> {
         let rows = vector_rows(product.rows);
         let (entry, outputs, row_tiles, threads) = match self.mma_spans(&matrix).filter(|_| matrix.bits == Bits::Q4) {
             Some(spans) => {
-                let entry = if gain.is_some() { "output_mma_chain" } else { "output_mma" };
+                let entry = match (product.rows, gain) {
+                    (1, None) => "output_mma",
+                    (1, Some(_)) => "output_mma_chain",
+                    (_, None) => "output_mma_rows",
+                    (_, Some(_)) => "output_mma_rows_chain",
+                };
                 (entry, MMA_SIMDGROUPS / spans * 16, 1, PROJECT_THREADS)
             }
             None => {

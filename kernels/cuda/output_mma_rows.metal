@@ -1,0 +1,75 @@
+#include "dialect/metal.h"
+#include "cuda/span_rows.h"
+#include "lib/output.h"
+
+// output_mma_rows: output_mma for two rows and more.
+// Math     residual[r] += W x[r]
+// Layout   as output: residual [batch, rows] f32; next [batch, rows] f32; sums [batch, grid.x] f32.
+// Work     as project_mma_rows, ROWS at a time; CHAIN also begins the next norm, see lib/chain.h. Grid: (output tiles).
+// Numerics as project_mma. Bound by weight bytes.
+template <bool CHAIN, uint ROWS>
+kernel void output_mma_rows(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
+                            device const bfloat *biases [[buffer(2)]], device const float *x [[buffer(3)]],
+                            device const float *gain [[buffer(4)]], device float *residual [[buffer(5)]],
+                            device float *next [[buffer(6)]], device float *sums [[buffer(7)]],
+                            constant OutputArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
+                            uint3 grid [[threadgroups_per_grid]], uint thread_at [[thread_index_in_threadgroup]],
+                            uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
+  // Simdgroups that finish one row, and outputs of a lane, at most.
+  constexpr uint ABREAST = MMA_SIMDGROUPS / ROWS, EACH = (MMA_SIMDGROUPS * 16 + ABREAST * 32 - 1) / (ABREAST * 32);
+  threadgroup uint4 staged[MMA_INPUTS * ROWS / 4];
+  threadgroup float group_sums[MMA_INPUTS / MMA_GROUP * ROWS];
+  threadgroup float partial[MMA_SIMDGROUPS * ROWS * 16];
+  threadgroup float squares[MMA_SIMDGROUPS];
+  uint spans = args.cols / span_inputs<4>(), tiles = MMA_SIMDGROUPS / spans, outputs = tiles * 16;
+  uint span = simdgroup_at % spans, tile = simdgroup_at / spans;
+  uint first = group.x * outputs, weight_row = first + tile * 16 + lane / 4;
+  RowsWeights<4> w;
+  if (first + tile * 16 < args.rows) {
+    rows_load(w, 0, codes, scales, biases, min(weight_row, args.rows - 1), span, args.cols, lane);
+    rows_load(w, 1, codes, scales, biases, min(weight_row + 8, args.rows - 1), span, args.cols, lane);
+  }
+  uint mine = simdgroup_at % ROWS, lane_at = simdgroup_at / ROWS * 32 + lane, end = min(outputs, args.rows - first);
+  float gains[EACH];
+  for (uint i = 0; i < EACH; ++i) {
+    uint at = lane_at + i * ABREAST * 32;
+    gains[i] = CHAIN && at < end ? gain[first + at] : 0.0f;
+  }
+  ly_wait_previous(x);
+  for (uint row = 0; row < args.batch; row += ROWS) {
+    uint rows = min(args.batch - row, ROWS), from = (row + mine) * args.rows + first;
+    float before[EACH];
+    for (uint i = 0; i < EACH; ++i) {
+      uint at = lane_at + i * ABREAST * 32;
+      before[i] = mine < rows && at < end ? residual[from + at] : 0.0f;
+    }
+    rows_stage<4, ROWS, ROWS>(staged, group_sums, x + row * args.x_stride, args.x_stride, args.cols, rows, thread_at,
+                              MMA_SIMDGROUPS * 32, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float2 product = rows_product<4, ROWS>(w, staged, group_sums, span, rows, lane);
+    rows_store<ROWS>(partial, product, rows, simdgroup_at, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float square = 0.0f;
+    for (uint i = 0; i < EACH; ++i) {
+      uint at = lane_at + i * ABREAST * 32;
+      if (mine < rows && at < end) {
+        float value = rows_add<ROWS>(before[i], partial, at / 16, spans, mine, at % 16);
+        residual[from + at] = value;
+        if (CHAIN) next[from + at] = value * gains[i];
+        square += value * value;
+      }
+    }
+    if (CHAIN) {
+      square = simd_sum(square);
+      if (lane == 0) squares[simdgroup_at] = square;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      if (thread_at < rows) {
+        float total = 0.0f;
+        for (uint i = 0; i < ABREAST; ++i) total += squares[i * ROWS + thread_at];
+        sums[(row + thread_at) * grid.x + group.x] = total;
+      }
+    }
+  }
+}
+LY_KERNEL(output_mma_rows, output_mma_rows<false, 2>)
+LY_KERNEL(output_mma_rows_chain, output_mma_rows<true, 2>)
