@@ -5,7 +5,7 @@
 // output_mma_rows: output_mma for two rows and more.
 // Math     residual[r] += W x[r]
 // Layout   as output: residual [batch, rows] f32; next [batch, rows] f32; sums [batch, grid.x] f32.
-// Work     as project_mma_rows, ROWS at a time; CHAIN also begins the next norm, see lib/chain.h. Grid: (output tiles).
+// Work     as project_mma_rows; CHAIN also begins the next norm, see lib/chain.h. Grid: (output tiles).
 // Numerics as project_mma. Bound by weight bytes.
 template <bool CHAIN, uint ROWS>
 kernel void output_mma_rows(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
@@ -15,6 +15,7 @@ kernel void output_mma_rows(device const uint *codes [[buffer(0)]], device const
                             constant OutputArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
                             uint3 grid [[threadgroups_per_grid]], uint thread_at [[thread_index_in_threadgroup]],
                             uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
+  ly_threadgroup_kib<68>();
   // Simdgroups that finish one row, and outputs of a lane, at most.
   constexpr uint ABREAST = MMA_SIMDGROUPS / ROWS, EACH = (MMA_SIMDGROUPS * 16 + ABREAST * 32 - 1) / (ABREAST * 32);
   threadgroup uint4 staged[MMA_INPUTS * ROWS / 4];
@@ -71,5 +72,5 @@ kernel void output_mma_rows(device const uint *codes [[buffer(0)]], device const
     }
   }
 }
-LY_KERNEL(output_mma_rows, output_mma_rows<false, 2>)
-LY_KERNEL(output_mma_rows_chain, output_mma_rows<true, 2>)
+LY_KERNEL(output_mma_rows, output_mma_rows<false, 4>)
+LY_KERNEL(output_mma_rows_chain, output_mma_rows<true, 4>)

@@ -147,6 +147,7 @@ template <class... POINTERS> LY_FN void ly_wait_previous(POINTERS &...pointers) 
 #endif
 }
 template <uint THREADS, uint THREADGROUPS> LY_FN void ly_resident() {}
+template <uint KIB> LY_FN void ly_threadgroup_kib() {}
 LY_FN void ly_release_next() { ly::release_next(); }
 template <class... POINTERS> LY_FN void ly_settled(POINTERS &...pointers) { ly::renew_all(pointers...); }
 
