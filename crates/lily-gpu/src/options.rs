@@ -61,6 +61,8 @@ pub(crate) struct Native {
     pub wgmma: bool,
     /// Attention of many rows.
     pub flash_mma: bool,
+    /// Of the device: see [`Backend::multiprocessors`].
+    pub multiprocessors: usize,
 }
 
 impl Native {
@@ -70,6 +72,7 @@ impl Native {
             // A matrix that is expanded before has no codes left to multiply by.
             wgmma: options.wgmma_prefill && options.fused_dequantise && backend.has_wgmma(),
             flash_mma: options.flash_mma && backend.has_mma(),
+            multiprocessors: backend.multiprocessors(),
         }
     }
 }

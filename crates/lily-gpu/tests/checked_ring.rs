@@ -81,6 +81,7 @@ fn single_steps(checked: &Watched) {
         products::check(checked, &tiny_dims(), &[1, 2, 3, 8, 9, 17, 49]);
         products::check(checked, &awkward(), &[1, 7, 33]);
         products::check(&checked.native(), &spans(), &[1, 3, 6, 9, 17, 49, 130]);
+        products::check(&checked.native(), &tiny_dims(), &[130]);
         products::check(&checked.native(), &awkward(), &[33]);
         products::check(&unfused, &tiny_dims(), &[2]);
         products::check(&expanded, &tiny_dims(), &[9]);

@@ -26,6 +26,9 @@ fn projections_match_the_reference() {
     }
     products::check(&Sim::fast().native(), &awkward(), &ROWS[5..]);
     products::check(&Sim::fast().native(), &spans(), &ROWS);
+    // The widest tiles, two of them; and the next narrower.
+    products::check(&Sim::fast().native(), &spans(), &[300]);
+    products::check(&Sim::fast().native(), &tiny_dims(), &[130]);
     products::check(&Sim::fast().native(), &wide_spans(), &[1, 2, 4, 7]);
 }
 
