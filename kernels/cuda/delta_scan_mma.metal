@@ -213,24 +213,16 @@ kernel void delta_scan_mma(device const half *inputs [[buffer(0)]], device const
     // S k and S q of all tokens.
 #pragma unroll
     for (uint i = 0; i < DK / 16; ++i) {
-      uint whole[4], rest[4];
-      for (uint c = 0; c < 4; ++c) {
-        float first_of = s[2 * i + c / 2][c % 2 * 2], second_of = s[2 * i + c / 2][c % 2 * 2 + 1];
-        whole[c] = ly_pack2(first_of, second_of);
-        rest[c] = ly_pack2(first_of - float(as_type<half>(ushort(whole[c] & 0xffffu))), second_of - float(as_type<half>(ushort(whole[c] >> 16))));
-      }
+      uint a0 = ly_pack2(s[2 * i][0], s[2 * i][1]), a1 = ly_pack2(s[2 * i][2], s[2 * i][3]);
+      uint a2 = ly_pack2(s[2 * i + 1][0], s[2 * i + 1][1]), a3 = ly_pack2(s[2 * i + 1][2], s[2 * i + 1][3]);
       for (uint n = 0; n < CHUNK / 16; ++n) {
         uint k[4], q[4];
         ly_load_matrices(k, key_rows + n * 16 * (DK + 8) + i * 16);
         ly_load_matrices(q, query_rows + n * 16 * (DK + 8) + i * 16);
-        ly_mma(x[2 * n], whole[0], whole[1], whole[2], whole[3], k[0], k[1]);
-        ly_mma(x[2 * n + 1], whole[0], whole[1], whole[2], whole[3], k[2], k[3]);
-        ly_mma(o[2 * n], whole[0], whole[1], whole[2], whole[3], q[0], q[1]);
-        ly_mma(o[2 * n + 1], whole[0], whole[1], whole[2], whole[3], q[2], q[3]);
-        ly_mma(x[2 * n], rest[0], rest[1], rest[2], rest[3], k[0], k[1]);
-        ly_mma(x[2 * n + 1], rest[0], rest[1], rest[2], rest[3], k[2], k[3]);
-        ly_mma(o[2 * n], rest[0], rest[1], rest[2], rest[3], q[0], q[1]);
-        ly_mma(o[2 * n + 1], rest[0], rest[1], rest[2], rest[3], q[2], q[3]);
+        ly_mma(x[2 * n], a0, a1, a2, a3, k[0], k[1]);
+        ly_mma(x[2 * n + 1], a0, a1, a2, a3, k[2], k[3]);
+        ly_mma(o[2 * n], a0, a1, a2, a3, q[0], q[1]);
+        ly_mma(o[2 * n + 1], a0, a1, a2, a3, q[2], q[3]);
       }
     }
 #pragma unroll

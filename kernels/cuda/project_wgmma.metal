@@ -33,15 +33,7 @@ kernel void project_wgmma(device const uint *codes0 [[buffer(0)]], device const 
   float acc[N / 2];
   for (uint i = 0; i < N / 2; ++i) acc[i] = 0.0f;
   wg_multiply<N>(acc, tiles, rows_at, x, args.x_stride, w, args.cols, thread_at);
-  for (uint i = 0; i < N / 2; ++i) {
-    uint row = row0 + i / 4 * 8 + lane % 4 * 2 + i % 2, output_at = i % 4 < 2 ? upper : lower;
-    if (row < args.batch && output_at < matrix.rows) {
-      uint to = row * args.out_stride + matrix.column + output_at;
-      float value = acc[i] * (1.0f / WG_GAIN);
-      if (ADD) out[to] += value;
-      else out[to] = value;
-    }
-  }
+  wg_store<N, ADD>(acc, out + matrix.column, args.out_stride, row0, args.batch, upper, lower, matrix.rows, lane);
 }
 LY_KERNEL(project_wgmma_16, project_wgmma<16, false>)
 LY_KERNEL(project_wgmma_32, project_wgmma<32, false>)

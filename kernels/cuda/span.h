@@ -73,27 +73,38 @@ inline void stage_step(threadgroup uint4 *to, float a, float b, float c, float d
   *to = uint4(first.x, second.x, first.y, second.y);
 }
 
+// Eight inputs, times 2^-8, as the operands of two products, `next` apart. A code that its mask leaves 2^s too large gets an
+// activation 2^-s as large.
+template <uint BITS>
+inline void steps_stage(threadgroup uint4 *to, uint next, float4 low, float4 high) {
+  if (BITS == 4) {
+    stage_step(to, low.x, high.x, low.y * 0.0625f, high.y * 0.0625f);
+    stage_step(to + next, low.z, high.z, low.w * 0.0625f, high.w * 0.0625f);
+  } else {
+    stage_step(to, low.x, low.z, low.y, low.w);
+    stage_step(to + next, high.x, high.z, high.y, high.w);
+  }
+}
+
+// The sum of a group whose inputs eight neighbouring lanes have; every lane of the simdgroup comes here.
+inline float group_sum(Inputs in) {
+  float sum = ((in.low.x + in.low.y) + (in.low.z + in.low.w)) + ((in.high.x + in.high.y) + (in.high.z + in.high.w));
+  sum += simd_shuffle_xor(sum, 1);
+  sum += simd_shuffle_xor(sum, 2);
+  sum += simd_shuffle_xor(sum, 4);
+  return sum;
+}
+
 // Writes inputs at .. at + 8 of a row, `at` a multiple of 8, where span_product looks for them, and with the help of the
 // seven threads after it the sum of their group. Every lane of a simdgroup comes here, with `at` growing by 8 from lane to
-// lane; `inside` is false behind the row's end. A code that its mask leaves 2^s too large gets an activation 2^-s as large.
+// lane; `inside` is false behind the row's end.
 template <uint BITS>
 inline void inputs_stage(threadgroup uint4 *staged, threadgroup float *sums, Inputs in, uint at, bool inside, uint lane) {
   float4 low = in.low * 0.00390625f, high = in.high * 0.00390625f;
   uint chunk = at / chunk_inputs<BITS>(), within = at % chunk_inputs<BITS>(), t = within / (128 / BITS);
   threadgroup uint4 *to = staged + (chunk * chunk_steps<BITS>() + within % (128 / BITS) / 4) * 4 + t;
-  if (inside) {
-    if (BITS == 4) {
-      stage_step(to, low.x, high.x, low.y * 0.0625f, high.y * 0.0625f);
-      stage_step(to + 4, low.z, high.z, low.w * 0.0625f, high.w * 0.0625f);
-    } else {
-      stage_step(to, low.x, low.z, low.y, low.w);
-      stage_step(to + 4, high.x, high.z, high.y, high.w);
-    }
-  }
-  float sum = ((in.low.x + in.low.y) + (in.low.z + in.low.w)) + ((in.high.x + in.high.y) + (in.high.z + in.high.w));
-  sum += simd_shuffle_xor(sum, 1);
-  sum += simd_shuffle_xor(sum, 2);
-  sum += simd_shuffle_xor(sum, 4);
+  if (inside) steps_stage<BITS>(to, 4, low, high);
+  float sum = group_sum(in);
   if (inside && lane % 8 == 0) sums[at / MMA_GROUP] = sum;
 }
 

@@ -98,6 +98,19 @@ inline uint wg_pair(uint word, uint t, uint scale, uint bias) {
   return ly_dequantise2(two * 0x1001u & 0x000f000fu, scale, bias);
 }
 
+// A step's weights as the first operands of its four products.
+inline void wg_operands(thread uint *a, thread const WgStep &step, uint t) {
+  for (uint half_at = 0; half_at < 2; ++half_at) {
+    uint scale = ly_pack2(step.scales[half_at] * WG_GAIN, step.scales[half_at] * WG_GAIN);
+    uint bias = ly_pack2(step.biases[half_at] * WG_GAIN, step.biases[half_at] * WG_GAIN);
+    for (uint i = 0; i < 8; ++i) a[i / 2 * 4 + i % 2 * 2 + half_at] = wg_pair(step.words[half_at][i], t, scale, bias);
+  }
+}
+
+template <uint N> inline void wg_products(thread float *acc, thread const uint *a, threadgroup const ly_swizzled<N> &tile) {
+  for (uint i = 0; i < 4; ++i) ly_wgmma<N>(acc, a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3], tile, i);
+}
+
 // acc += W x[rows]^T times WG_GAIN: acc[4 j + c] is of the upper row with activation row 8 j + 2 t + c, c < 2, acc[4 j + 2 + c]
 // of the lower one. All threads call it.
 template <uint N>
@@ -114,18 +127,44 @@ inline void wg_multiply(thread float *acc, threadgroup ly_swizzled<N> *tiles, th
     ly_wgmma_see();
     threadgroup_barrier(mem_flags::mem_threadgroup);
     uint a[16];
-    for (uint half_at = 0; half_at < 2; ++half_at) {
-      uint scale = ly_pack2(step.scales[half_at] * WG_GAIN, step.scales[half_at] * WG_GAIN);
-      uint bias = ly_pack2(step.biases[half_at] * WG_GAIN, step.biases[half_at] * WG_GAIN);
-      for (uint i = 0; i < 8; ++i) a[i / 2 * 4 + i % 2 * 2 + half_at] = wg_pair(step.words[half_at][i], t, scale, bias);
-    }
+    wg_operands(a, step, t);
     if (k + WG_K < cols) {
       wg_load(step, w, k + WG_K);
       wg_copy<N>(tiles[1 - now], copies, x, k + WG_K, thread_at);
     }
     ly_wgmma_begin();
-    for (uint i = 0; i < 4; ++i) ly_wgmma<N>(acc, a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3], tiles[now], i);
+    wg_products<N>(acc, a, tiles[now]);
     ly_wgmma_end<N>(acc);
     now = 1 - now;
+  }
+}
+
+// Writes results of N rows from `row0` on, of which `batch` are there, to the columns of the lane's upper and lower weight
+// row, of which `columns` are there; ADD: onto what is there.
+template <uint N, bool ADD>
+inline void wg_store(thread const float *acc, device float *out, uint stride, uint row0, uint batch, uint upper, uint lower, uint columns,
+                     uint lane) {
+  // Loads behind a store wait for it, since it may be to the same place: so some are on their way together.
+  constexpr uint TOGETHER = N / 4 < 16 ? N / 4 : 16;
+  uint first = row0 + lane % 4 * 2, there = first < batch ? batch - first : 0;
+#pragma unroll
+  for (uint half_at = 0; half_at < 2; ++half_at) {
+    uint column = half_at == 0 ? upper : lower;
+    if (column < columns) {
+      device float *to = out + first * stride + column;
+#pragma unroll
+      for (uint i = 0; i < N / 4; i += TOGETHER) {
+        float before[TOGETHER];
+        for (uint j = i; j < i + TOGETHER; ++j) {
+          uint row = j / 2 * 8 + j % 2;
+          before[j - i] = ADD && row < there ? to[row * stride] : 0.0f;
+        }
+        for (uint j = i; j < i + TOGETHER; ++j) {
+          uint row = j / 2 * 8 + j % 2;
+          float value = acc[j / 2 * 4 + half_at * 2 + j % 2] * (1.0f / WG_GAIN);
+          if (row < there) to[row * stride] = ADD ? before[j - i] + value : value;
+        }
+      }
+    }
   }
 }

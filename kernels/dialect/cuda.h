@@ -147,6 +147,7 @@ template <class... POINTERS> LY_FN void ly_wait_previous(POINTERS &...pointers) 
 #endif
 }
 template <uint THREADS, uint THREADGROUPS> LY_FN void ly_resident() {}
+template <uint KIB> LY_FN void ly_threadgroup_kib() {}
 LY_FN void ly_release_next() { ly::release_next(); }
 template <class... POINTERS> LY_FN void ly_settled(POINTERS &...pointers) { ly::renew_all(pointers...); }
 
@@ -199,10 +200,16 @@ template <uint N> LY_FN half *ly_swizzled_at(ly_swizzled<N> &tile, uint row, uin
 // Copies and stores of this thread become visible to wgmma.
 LY_FN void ly_wgmma_see() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 LY_FN void ly_wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-template <uint N> LY_FN void ly_wgmma_end(float *c) {
-  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+LY_FN void ly_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+LY_FN void ly_wgmma_before_last() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
+template <uint N> LY_FN void ly_wgmma_all(float *c) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
   for (uint i = 0; i < N / 2; ++i) asm volatile("" : "+f"(c[i])::"memory");
+}
+template <uint N> LY_FN void ly_wgmma_end(float *c) {
+  ly_wgmma_commit();
+  ly_wgmma_all<N>(c);
 }
 #define LY_OUT4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define LY_OUT8(c, i) LY_OUT4(c, i), LY_OUT4(c, i + 4)
@@ -236,8 +243,20 @@ LY_FN void ly_wgmma(float *c, uint a0, uint a1, uint a2, uint a3, const ly_swizz
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
                  "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 0;"
                  : LY_OUT64(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
+  else if constexpr (N == 256)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+                 "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 0;"
+                 : LY_OUT64(c, 0), LY_OUT64(c, 64) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
   else
-    static_assert(N == 16, "wgmma of 16, 32, 64 or 128 rows");
+    static_assert(N == 16, "wgmma of 16, 32, 64, 128 or 256 rows");
 }
 #undef LY_OUT4
 #undef LY_OUT8
@@ -259,6 +278,17 @@ LY_FN uint4 ly_load_now(const uint4 *from) {
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(four.e[0]), "=r"(four.e[1]), "=r"(four.e[2]), "=r"(four.e[3]) : "l"(__cvta_generic_to_global(from)));
   return four;
+}
+LY_FN uint2 ly_load_now(const uint2 *from) {
+  uint2 two;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+               : "=r"(two.e[0]), "=r"(two.e[1]) : "l"(__cvta_generic_to_global(from)));
+  return two;
+}
+LY_FN uint ly_load_now(const uint *from) {
+  uint one;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(one) : "l"(__cvta_generic_to_global(from)));
+  return one;
 }
 LY_FN bfloat ly_load_now(const bfloat *from) {
   bfloat one;

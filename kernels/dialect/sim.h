@@ -94,6 +94,7 @@ LY_RUNTIME void ly_copy_commit() {
 #define ly_settled(...)
 #define ly_anew(word)
 template <uint THREADS, uint THREADGROUPS> LY_FN void ly_resident() {}
+template <uint KIB> LY_FN void ly_threadgroup_kib() {}
 template <class T> LY_FN T ly_load_now(const T *from) { return *from; }
 LY_RUNTIME void ly_release_next() {}
 template <uint N> LY_RUNTIME void ly_copy_wait() {

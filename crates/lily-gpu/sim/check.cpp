@@ -18,7 +18,7 @@ struct Cell {
 constexpr uint HOST = 1;
 // Shadow cells cover one byte of threadgroup memory, two of a buffer.
 constexpr size_t BUFFER_STEP = 2;
-constexpr size_t SHADOWED_SHARED = (48 << 10) + (4 << 10);
+constexpr size_t SHADOWED_SHARED = (227 << 10) + (4 << 10);
 
 // Memory that the launch may touch.
 struct Range {

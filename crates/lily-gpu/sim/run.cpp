@@ -23,7 +23,7 @@ constexpr size_t HUGE_PAGE = 2 << 20;
 constexpr size_t BELOW_BYTES = 1 << 20;  // out of bounds below all stacks, where other threads' memory may be
 constexpr size_t MAP_BYTES = BELOW_BYTES + HUGE_PAGE + STACKS_BYTES;
 constexpr size_t SIGNAL_STACK_BYTES = 64 << 10;
-constexpr size_t SHARED_BYTES = (48 << 10) + (4 << 10);  // redzones included
+constexpr size_t SHARED_BYTES = (227 << 10) + (4 << 10);  // redzones included
 constexpr uint64_t STACK_MARK = 0x6c696c79'7374616bull;
 
 // What one host thread uses again and again.

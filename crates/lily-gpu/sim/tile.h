@@ -205,6 +205,9 @@ template <uint N> LY_FN half *ly_swizzled_at(ly_swizzled<N> &tile, uint row, uin
 }
 LY_RUNTIME void ly_wgmma_see() {}
 LY_RUNTIME void ly_wgmma_begin() {}
+LY_RUNTIME void ly_wgmma_commit() {}
+LY_RUNTIME void ly_wgmma_before_last() {}
+template <uint N> LY_RUNTIME void ly_wgmma_all(float *) {}
 template <uint N> LY_RUNTIME void ly_wgmma_end(float *) {}
 
 namespace ly {

@@ -81,7 +81,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
             entries.extend(stems.map(|stem| entry3(stem, suffix, rows, matrix.lane_inputs(rows))));
         }
         if native.mma && matrix.mma_spans().is_some() {
-            entries.insert(entry("project_mma", suffix));
+            entries.extend(["project_mma", "project_mma_rows"].map(|stem| entry(stem, suffix)));
         }
         entries.extend(tiles(&["project_matmul", "output_matmul"], matrix.bits));
     }
@@ -95,12 +95,14 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         }
     }
     if native.mma {
-        entries.extend(["output_mma", "output_mma_chain", "experts_gate_up_mma", "experts_gate_up_mma_routes"]);
+        entries.extend(["output_mma", "output_mma_chain", "output_mma_rows", "output_mma_rows_chain"]);
+        entries.extend(["experts_gate_up_mma", "experts_gate_up_mma_routes"]);
         entries.extend(["experts_down_mma", "experts_down_mma_chain", "experts_down_mma_routes"]);
     }
     if native.wgmma {
         let stems = ["project_wgmma", "output_wgmma", "experts_gate_up_wgmma", "experts_down_wgmma"];
         entries.extend(stems.into_iter().flat_map(|stem| [16, 32, 64, 128].map(|rows| entry(stem, rows))));
+        entries.extend(["project_wgmma_wide", "output_wgmma_wide"]);
     }
     if !options.fused_dequantise {
         entries.extend(["dequantise_q4", "dequantise_q8"]);

@@ -71,6 +71,8 @@ pub(crate) struct Native {
     pub attention_few: bool,
     /// The DeltaNet state through many tokens.
     pub scan_mma: bool,
+    /// Of the device: see [`Backend::multiprocessors`].
+    pub multiprocessors: usize,
 }
 
 impl Native {
@@ -85,6 +87,7 @@ impl Native {
             attention_few: attention && options.coalesced_kv && options.packed_heads,
             // Values are copied sixteen bytes at a time.
             scan_mma: options.delta_scan == DeltaScan::Chunked && config.dim_v.is_multiple_of(8) && backend.has_mma(),
+            multiprocessors: backend.multiprocessors(),
         }
     }
 }

@@ -76,6 +76,16 @@ pub fn mma_spans(bits: Bits, group: usize, cols: usize) -> Option<usize> {
     (MMA_SIMDGROUPS.is_multiple_of(spans)).then_some(spans)
 }
 
+/// Inputs of a row that `project_mma_rows` covers: threadgroup memory holds four rows, and leaves room for three threadgroups
+/// of this launch and some of the next. `kernels/cuda/span_rows.h` says the same.
+pub const MMA_ROWS_INPUTS: usize = 2048;
+
+/// Whether an mma kernel multiplies four rows of `cols` inputs at once, rather than one after the other: a single row would
+/// be a fourth of what it stages.
+pub fn mma_rows(rows: usize, cols: usize) -> bool {
+    rows > 1 && cols <= MMA_ROWS_INPUTS
+}
+
 /// Outputs of a tile of the wgmma kernels, and columns of `experts_gate_up_wgmma`.
 pub const WG_ROWS: usize = 128;
 
@@ -90,6 +100,19 @@ pub fn wgmma_rows(options: &GpuOptions, rows: usize) -> u32 {
         TileRows::ByShape if rows > 20 => 64,
         _ => tile_rows(options, rows),
     }
+}
+
+/// Rows of activations of a tile of `project_wgmma_wide`, and inputs that it multiplies between two barriers.
+/// `kernels/cuda/project_wgmma_wide.metal` says the same.
+pub const WG_WIDE_ROWS: usize = 256;
+pub const WG_WIDE_INPUTS: usize = 128;
+
+/// Whether `tiles` tiles of outputs by `rows` rows are worth the widest tiles: a threadgroup has a multiprocessor to itself,
+/// and nearly all of them should have one. Where a second round is half empty, narrower tiles would need as long: theirs
+/// are more, and slower by a third.
+pub fn wgmma_wide(rows: usize, cols: usize, tiles: usize, multiprocessors: usize) -> bool {
+    let threadgroups = tiles * rows.div_ceil(WG_WIDE_ROWS);
+    rows > WG_WIDE_ROWS / 2 && cols.is_multiple_of(WG_WIDE_INPUTS) && threadgroups * 8 >= multiprocessors * 7
 }
 
 /// Inputs of an expert's down projection, at most: threadgroup memory holds whole choices.
@@ -211,7 +234,7 @@ pub fn flash_tokens(flash_rows: usize, per_kv: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::brief_rows;
+    use super::{brief_rows, wgmma_wide};
 
     #[test]
     fn passes_shrink_as_their_context_grows() {
@@ -219,6 +242,22 @@ mod tests {
             [(0, 1 << 16), (16_384, 2048), (16_385, 1024), (32_768, 1024), (131_072, 256), (262_144, 128), (1 << 25, 64)]
         {
             assert_eq!(brief_rows(position), rows, "at {position}");
+        }
+    }
+
+    /// The full model on an H200: input projections of a DeltaNet layer have 97 tiles of outputs, output projections 16.
+    #[test]
+    fn the_widest_tiles_wait_until_they_keep_a_device_busy() {
+        for (tiles, cols, rows, wide) in [
+            (97, 2048, 256, false),
+            (97, 2048, 257, true),
+            (97, 2048, 4096, true),
+            (97, 2112, 4096, false),
+            (16, 4096, 1024, false),
+            (16, 4096, 2048, true),
+            (3000, 2048, 128, false),
+        ] {
+            assert_eq!(wgmma_wide(rows, cols, tiles, 132), wide, "{tiles} tiles of rows of {cols} by {rows} rows");
         }
     }
 }

@@ -80,7 +80,8 @@ fn single_steps(checked: &Watched) {
     timed("products", || {
         products::check(checked, &tiny_dims(), &[1, 2, 3, 8, 9, 17, 49]);
         products::check(checked, &awkward(), &[1, 7, 33]);
-        products::check(&checked.native(), &spans(), &[1, 3, 9, 17, 49, 130]);
+        products::check(&checked.native(), &spans(), &[1, 3, 6, 9, 17, 49, 130]);
+        products::check(&checked.native(), &tiny_dims(), &[130]);
         products::check(&checked.native(), &awkward(), &[33]);
         products::check(&unfused, &tiny_dims(), &[2]);
         products::check(&expanded, &tiny_dims(), &[9]);
@@ -88,7 +89,7 @@ fn single_steps(checked: &Watched) {
     timed("experts", || {
         experts::check(checked, &tiny_dims(), &[1, 3, 9, 33]);
         experts::check(checked, &awkward(), &[2, 17]);
-        experts::check(&checked.native(), &spans(), &[2, 9, 33]);
+        experts::check(&checked.native(), &spans(), &[1, 2, 9, 33]);
         for tile in [32, 64] {
             experts::check(&checked.native().with(|options| options.tile_rows = TileRows::Fixed(tile)), &tiny_dims(), &[70]);
         }

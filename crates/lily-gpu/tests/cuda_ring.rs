@@ -71,7 +71,9 @@ fn projections_match_the_reference() {
         products::check(&cuda, &dims, &ROWS);
     }
     products::check(&cuda, &spans(), &ROWS);
-    products::check(&cuda, &full_dims(), &[1, 3, 9, 130]);
+    products::check(&cuda, &full_dims(), &[1, 3, 4, 9, 130, 300]);
+    // Enough output tiles for the widest.
+    products::check(&cuda, &ModelDims { hidden: 8192, ..tiny_dims() }, &[300]);
 }
 
 #[test]

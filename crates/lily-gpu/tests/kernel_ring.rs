@@ -9,7 +9,7 @@ mod rig;
 use lily_testkit::generate::tiny_dims;
 use lily_testkit::reference::{AttentionDims, ModelDims};
 use lily_testkit::ring::kernel::{ATTENTION_DIMS, CAPACITY, DELTA_DIMS, attention, delta, experts, nano_heads, products, rows};
-use rig::{Sim, awkward, spans};
+use rig::{Sim, awkward, spans, wide_spans};
 
 /// Rows on both sides of every border: vector kernels, tiles of 16, 32 and 64 rows.
 const ROWS: [usize; 9] = [1, 2, 3, 5, 8, 9, 33, 64, 130];
@@ -26,6 +26,10 @@ fn projections_match_the_reference() {
     }
     products::check(&Sim::fast().native(), &awkward(), &ROWS[5..]);
     products::check(&Sim::fast().native(), &spans(), &ROWS);
+    // The widest tiles, two of them; and the next narrower.
+    products::check(&Sim::fast().native(), &spans(), &[300]);
+    products::check(&Sim::fast().native(), &tiny_dims(), &[130]);
+    products::check(&Sim::fast().native(), &wide_spans(), &[1, 2, 4, 7]);
 }
 
 #[test]

@@ -58,6 +58,11 @@ pub trait Backend: Send {
         false
     }
 
+    /// How many threadgroups run at once that leave no room for another, where kernels of `kernels/cuda` run.
+    fn multiprocessors(&self) -> usize {
+        1
+    }
+
     /// Bytes that buffers may take together; `None` where nothing but the host's memory limits them.
     fn memory(&self) -> Option<usize>;
 

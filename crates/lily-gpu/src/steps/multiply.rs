@@ -6,9 +6,10 @@ use crate::device::GpuDevice;
 use crate::entry::{Bits, entry, entry2, entry3};
 use crate::launch::{Dequantise, Output, Project, ProjectMatmul};
 use crate::matrix::GpuMatrix;
+use crate::options::TileRows;
 use crate::policy::{
-    FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, project_outputs, tile_rows,
-    vector_rows, wgmma_rows,
+    FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, WG_WIDE_ROWS, mma_rows,
+    project_outputs, tile_rows, vector_rows, wgmma_rows, wgmma_wide,
 };
 
 /// Rows of activations and where their product goes.
@@ -45,9 +46,12 @@ impl<B: Backend> GpuDevice<B> {
     fn multiply_few(&mut self, product: Product, run: &[GpuMatrix]) {
         let [m0, m1, m2, m3] = padded(run);
         let rows = vector_rows(product.rows);
-        // The mma kernel takes the rows one after the other, its weights in registers.
+        // The mma kernels take all rows, one or four at a time, their weights in registers.
         let (entry, outputs, row_tiles) = match self.mma_spans(&m0) {
-            Some(spans) => (entry("project_mma", m0.bits.suffix()), MMA_SIMDGROUPS / spans * 16, 1),
+            Some(spans) => {
+                let stem = if mma_rows(product.rows, m0.cols) { "project_mma_rows" } else { "project_mma" };
+                (entry(stem, m0.bits.suffix()), MMA_SIMDGROUPS / spans * 16, 1)
+            }
             None => {
                 let outputs = project_outputs(rows) * PROJECT_THREADS as usize / 32;
                 (entry3("project", m0.bits.suffix(), rows, m0.lane_inputs(rows)), outputs, product.rows.div_ceil(rows))
@@ -106,14 +110,19 @@ impl<B: Backend> GpuDevice<B> {
 
     fn multiply_run(&mut self, product: Product, run: &[GpuMatrix], add: bool) {
         let [m0, m1, m2, m3] = padded(run);
-        let (entry, rows, columns, threads) = if self.native.wgmma && m0.has_wgmma() {
-            let rows = wgmma_rows(&self.options, product.rows);
-            (entry(if add { "output_wgmma" } else { "project_wgmma" }, rows), rows, WG_ROWS, WG_THREADS)
+        let tiles = |columns: usize| -> usize { run.iter().map(|matrix| matrix.rows.div_ceil(columns)).sum() };
+        let (entry, rows, tiles, threads) = if self.native.wgmma && m0.has_wgmma() {
+            let (stem, tiles) = (if add { "output_wgmma" } else { "project_wgmma" }, tiles(WG_ROWS));
+            if self.options.tile_rows == TileRows::ByShape && wgmma_wide(product.rows, m0.cols, tiles, self.native.multiprocessors) {
+                (entry(stem, "wide"), WG_WIDE_ROWS, tiles, WG_THREADS)
+            } else {
+                let rows = wgmma_rows(&self.options, product.rows);
+                (entry(stem, rows), rows as usize, tiles, WG_THREADS)
+            }
         } else {
-            let rows = tile_rows(&self.options, product.rows);
-            (entry2(if add { "output_matmul" } else { "project_matmul" }, m0.bits.suffix(), rows), rows, TILE_COLS, TILE_THREADS)
+            let (stem, rows) = (if add { "output_matmul" } else { "project_matmul" }, tile_rows(&self.options, product.rows));
+            (entry2(stem, m0.bits.suffix(), rows), rows as usize, tiles(TILE_COLS), TILE_THREADS)
         };
-        let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(columns)).sum();
         ProjectMatmul {
             entry,
             codes0: m0.codes,
@@ -139,7 +148,7 @@ impl<B: Backend> GpuDevice<B> {
             rows1: m1.rows as u32,
             rows2: m2.rows as u32,
             rows3: m3.rows as u32,
-            grid: [tiles, product.rows.div_ceil(rows as usize), 1],
+            grid: [tiles, product.rows.div_ceil(rows), 1],
             threads,
         }
         .launch(product.stage, &mut self.list);
@@ -151,7 +160,12 @@ impl<B: Backend> GpuDevice<B> {
         let rows = vector_rows(product.rows);
         let (entry, outputs, row_tiles, threads) = match self.mma_spans(&matrix).filter(|_| matrix.bits == Bits::Q4) {
             Some(spans) => {
-                let entry = if gain.is_some() { "output_mma_chain" } else { "output_mma" };
+                let entry = match (product.rows, gain) {
+                    (1, None) => "output_mma",
+                    (1, Some(_)) => "output_mma_chain",
+                    (_, None) => "output_mma_rows",
+                    (_, Some(_)) => "output_mma_rows_chain",
+                };
                 (entry, MMA_SIMDGROUPS / spans * 16, 1, PROJECT_THREADS)
             }
             None => {

@@ -28,7 +28,18 @@ pub(super) fn head(kernel: &Kernel, constants: &str, says: &Says) -> String {
     }
     let (name, parameters) = (&kernel.name, parameters.join(", "));
     let bounds = says.resident.as_ref().map_or(String::new(), |resident| format!("__launch_bounds__({resident}) "));
-    format!("namespace ly_entry_{name} {{ {constants}extern \"C\" __global__ void {bounds}{}({parameters}) {{ {positions}", entry(name))
+    let arrays = if kernel.threadgroup_kib > 0 { arrays(kernel) } else { String::new() };
+    let head = format!("namespace ly_entry_{name} {{ {constants}{arrays}extern \"C\" __global__ void {bounds}");
+    format!("{head}{}({parameters}) {{ {positions}", entry(name))
+}
+
+/// The threadgroup arrays of a kernel that says how much room a launch must make for them, as one struct in that room.
+fn arrays(kernel: &Kernel) -> String {
+    let (name, kib) = (&kernel.name, kernel.threadgroup_kib);
+    let member = |array: &ThreadgroupArray| format!("alignas({}) {}; ", alignment(array), array.declaration);
+    let members: String = kernel.threadgroup_arrays.iter().map(member).collect();
+    let check = format!("static_assert(sizeof(Shared) <= {kib} * 1024, \"{name}: more than {kib} KiB of threadgroup arrays\");");
+    format!("struct Shared {{ {members}}}; {check} extern __shared__ __align__(1024) unsigned char room[]; ")
 }
 
 /// What a kernel's body says of how it runs, which CUDA wants to know before the body.
@@ -59,11 +70,18 @@ pub fn entry(name: &str) -> String {
     format!("ly_{name}")
 }
 
-/// The declaration of a threadgroup array in the body; aligned for vectors and asynchronous copies, or for what wgmma
-/// reads in an order of its own, which repeats every 1024 bytes. (An alignment of the type would not survive this one.)
-pub fn array(array: &ThreadgroupArray) -> String {
-    let alignment = if array.declaration.trim_start().starts_with("ly_swizzled") { 1024 } else { 16 };
-    format!("__shared__ __align__({alignment}) {};", array.declaration)
+/// The declaration of a threadgroup array in the body.
+pub fn array(kernel: &Kernel, array: &ThreadgroupArray) -> String {
+    match kernel.threadgroup_kib {
+        0 => format!("__shared__ __align__({}) {};", alignment(array), array.declaration),
+        _ => format!("auto &{0} = reinterpret_cast<Shared *>(room)->{0};", array.name),
+    }
+}
+
+/// For vectors and asynchronous copies, or for what wgmma reads in an order of its own, which repeats every 1024 bytes. (An
+/// alignment of the type would not survive that of an array.)
+fn alignment(array: &ThreadgroupArray) -> usize {
+    if array.declaration.trim_start().starts_with("ly_swizzled") { 1024 } else { 16 }
 }
 
 /// Threadgroups are one-dimensional. `uint3` is the dialect's own type.

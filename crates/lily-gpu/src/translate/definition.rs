@@ -13,6 +13,8 @@ pub struct Definition {
     /// Between the braces of the body.
     pub body: Vec<Token>,
     pub arrays: Vec<Declared>,
+    /// See [`super::Kernel`].
+    pub threadgroup_kib: u32,
 }
 
 /// A threadgroup array with the body tokens that declare it, the semicolon included.
@@ -47,7 +49,8 @@ impl Definition {
             None => Vec::new(),
         };
         let arrays = threadgroup_arrays(&body)?;
-        Ok((Definition { name, place, template, parameters, body, arrays }, end + 1))
+        let threadgroup_kib = threadgroup_kib(&body)?;
+        Ok((Definition { name, place, template, parameters, body, arrays, threadgroup_kib }, end + 1))
     }
 
     /// The line on which the body starts.
@@ -136,4 +139,11 @@ fn threadgroup_arrays(body: &[Token]) -> Result<Vec<Declared>, String> {
         arrays.push(Declared { array: ThreadgroupArray { name, declaration: plain(declaration) }, start, end: start + length + 1 });
     }
     Ok(arrays)
+}
+
+/// The number of `ly_threadgroup_kib<N>()`: a launch needs it, and nobody but a compiler could work out an expression.
+fn threadgroup_kib(body: &[Token]) -> Result<u32, String> {
+    let Some(at) = body.iter().position(|token| token.is("ly_threadgroup_kib")) else { return Ok(0) };
+    let argument = body.get(at + 3).filter(|close| close.is(">")).map(|_| &body[at + 2]);
+    argument.and_then(|token| token.text.parse().ok()).ok_or_else(|| body[at].place.fault("expected `ly_threadgroup_kib<N>()`, N a number"))
 }

@@ -44,6 +44,9 @@ pub struct Kernel {
     /// In the order of the source, which is also that of a CUDA entry, less the positions.
     pub parameters: Vec<Parameter>,
     pub threadgroup_arrays: Vec<ThreadgroupArray>,
+    /// KiB of threadgroup arrays that a launch on CUDA must make room for, as the kernel says (`ly_threadgroup_kib`); 0
+    /// where they fit into what every kernel has.
+    pub threadgroup_kib: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,6 +248,7 @@ impl Writer<'_> {
             name: name.to_owned(),
             parameters: definition.parameters.clone(),
             threadgroup_arrays: definition.arrays.iter().map(|array| array.array.clone()).collect(),
+            threadgroup_kib: definition.threadgroup_kib,
         };
         let constants: String =
             definition.template.iter().zip(values).map(|((ty, name), value)| format!("constexpr {ty} {name} = {value}; ")).collect();
@@ -259,7 +263,7 @@ impl Writer<'_> {
                 self.text.push_str(&definition.body[at].space);
                 self.text.push_str(&match self.target {
                     Target::Sim => sim::array(&array.array),
-                    Target::Cuda => cuda::array(&array.array),
+                    Target::Cuda => cuda::array(&kernel, &array.array),
                 });
                 self.place = Some(definition.body[at].place.clone());
                 at = array.end;

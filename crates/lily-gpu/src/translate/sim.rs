@@ -29,13 +29,14 @@ pub fn array(array: &ThreadgroupArray) -> String {
 
 /// What comes after the last line: a table for each entry, and the end of the file's namespace.
 pub fn close(file: &str, kernels: &[Kernel]) -> String {
-    // What CUDA gives every kernel, and what Metal does.
+    // What CUDA gives every kernel, unless the kernel says how much it needs, and what Metal does.
     let kib = if file.starts_with("cuda/") { 48 } else { 32 };
     let tables: String = kernels.iter().map(|kernel| table(kernel, kib)).collect();
     format!("\n{tables}}}\n")
 }
 
-fn table(kernel: &Kernel, kib: usize) -> String {
+fn table(kernel: &Kernel, kib: u32) -> String {
+    let kib = if kernel.threadgroup_kib > 0 { kernel.threadgroup_kib } else { kib };
     let name = &kernel.name;
     let mut arguments = Vec::new();
     let mut rows = String::new();

@@ -105,6 +105,28 @@ fn cuda_is_told_where_a_kernel_waits_releases_and_how_many_fit() {
 }
 
 #[test]
+fn a_kernel_may_say_that_its_threadgroup_arrays_need_room() {
+    const SOURCE: &str = "template <uint N>
+kernel void k(device float *y [[buffer(0)]]) {
+  ly_threadgroup_kib<65>();
+  threadgroup ly_swizzled<N> rows[2];
+  threadgroup float sums[N];
+  y[0] = sums[0];
+}
+LY_KERNEL(k_256, k<256>)
+";
+    let Translation { text, kernels } = cuda(SOURCE);
+    assert_eq!(kernels[0].threadgroup_kib, 65);
+    let arrays = "constexpr uint N = 256; struct Shared { alignas(1024) ly_swizzled < N > rows [ 2 ]; alignas(16) float sums [ N ]; }; ";
+    assert!(text.contains(arrays), "{text}");
+    assert!(text.contains("static_assert(sizeof(Shared) <= 65 * 1024, ") && !text.contains("__shared__ __align__(16)"), "{text}");
+    assert!(text.contains("extern __shared__ __align__(1024) unsigned char room[]; extern \"C\" __global__ void ly_k_256("), "{text}");
+    assert_eq!(line_of(&text, "auto &rows = reinterpret_cast<Shared *>(room)->rows;"), "k.metal:4");
+    let text = sim(SOURCE).unwrap().text;
+    assert!(text.contains("static_assert(LY_THREADGROUP_BYTES(sizeof(Shared)) <= 65 * 1024, "), "{text}");
+}
+
+#[test]
 fn templates_become_one_entry_an_instance() {
     let source = "template <uint N> inline uint twice(uint x) { return x * N; }
 constant uint WIDE = 4;
@@ -222,6 +244,10 @@ fn what_is_not_of_the_subset_is_named_with_its_line() {
         (
             "template <int A> kernel void f(device float *y [[buffer(0)]]) {}",
             "template parameter `int A`: expected `uint NAME` or `bool NAME`",
+        ),
+        (
+            "kernel void f(device float *y [[buffer(0)]]) {\n ly_threadgroup_kib<2 * 32>(); }",
+            "k.metal:2: expected `ly_threadgroup_kib<N>()`, N a number",
         ),
         ("\nLY_KERNEL(a, f<1>)", "k.metal:2: there is no kernel template `f` above"),
         (

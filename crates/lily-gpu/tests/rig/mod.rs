@@ -62,6 +62,13 @@ pub fn spans() -> ModelDims {
     ModelDims { hidden: 1024, mixers: vec![MixerKind::Delta, MixerKind::Attention], moe, ..model(attention, delta) }
 }
 
+/// The full model's widths where products of few rows read them: four spans in, eight and four out.
+pub fn wide_spans() -> ModelDims {
+    let attention = AttentionDims { heads_q: 8, heads_kv: 1, head_dim: 256, rotary_dim: 64, rope_theta: 1e7 };
+    let delta = DeltaDims { heads_k: 1, heads_v: 32, dim_k: 128, dim_v: 128, conv_width: 4 };
+    ModelDims { hidden: 2048, mixers: vec![MixerKind::Delta, MixerKind::Attention], ..model(attention, delta) }
+}
+
 /// A checkpoint of these widths, as the real one is quantised.
 pub fn spans_checkpoint() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a folder");

@@ -51,6 +51,10 @@ impl<B: Backend> Backend for Noting<B> {
         self.inner.has_wgmma()
     }
 
+    fn multiprocessors(&self) -> usize {
+        self.inner.multiprocessors()
+    }
+
     fn write(&mut self, to: View, bytes: &[u8]) {
         self.inner.write(to, bytes);
     }

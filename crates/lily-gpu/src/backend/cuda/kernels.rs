@@ -34,6 +34,8 @@ pub(super) struct Function {
     /// What it takes, in the order of its signature.
     pub takes: Vec<Takes>,
     pub bindings: usize,
+    /// Bytes of threadgroup arrays that a launch must make room for.
+    pub room: u32,
     /// Its registers allow so many threads in a threadgroup.
     pub threads_max: u32,
 }
@@ -205,12 +207,17 @@ fn load(unit: &Unit, bytes: &[u8], driver: &Driver, workshop: &Workshop) -> Resu
 
 fn function(module: sys::CUmodule, kernel: &Kernel) -> Result<Function, ModelError> {
     let name = CString::new(cuda::entry(&kernel.name)).map_err(|_| fault(format!("kernel `{}`: a name with a zero byte", kernel.name)))?;
-    let (mut handle, mut threads) = (std::ptr::null_mut(), 0);
-    let limit = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+    let (mut handle, mut threads, room) = (std::ptr::null_mut(), 0, kernel.threadgroup_kib * 1024);
+    use sys::CUfunction_attribute_enum as A;
+    let limit = A::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
     // SAFETY: the module is loaded; all values outlive the calls.
     unsafe {
         check(sys::cuModuleGetFunction(&mut handle, module, name.as_ptr()), || format!("kernel `{}`", kernel.name))?;
         check(sys::cuFuncGetAttribute(&mut threads, limit, handle), || format!("kernel `{}`: its limits", kernel.name))?;
+        if room > 0 {
+            let allowed = sys::cuFuncSetAttribute(handle, A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, room as i32);
+            check(allowed, || format!("kernel `{}`: {room} bytes of threadgroup memory", kernel.name))?;
+        }
     }
     let takes = |kind: &Kind| match kind {
         Kind::Buffer { index, .. } => Some(Takes::Buffer(*index)),
@@ -219,7 +226,7 @@ fn function(module: sys::CUmodule, kernel: &Kernel) -> Result<Function, ModelErr
     };
     let takes: Vec<Takes> = kernel.parameters.iter().filter_map(|parameter| takes(&parameter.kind)).collect();
     let bindings = takes.iter().filter(|one| **one != Takes::Args).count();
-    Ok(Function { handle, takes, bindings, threads_max: threads as u32 })
+    Ok(Function { handle, takes, bindings, room, threads_max: threads as u32 })
 }
 
 #[cfg(test)]

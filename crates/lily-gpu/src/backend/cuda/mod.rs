@@ -162,6 +162,10 @@ impl Backend for CudaBackend {
         self.driver.capability == (9, 0)
     }
 
+    fn multiprocessors(&self) -> usize {
+        self.driver.multiprocessors as usize
+    }
+
     fn memory(&self) -> Option<usize> {
         Some(self.arena.budget)
     }

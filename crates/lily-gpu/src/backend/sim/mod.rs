@@ -139,6 +139,11 @@ impl Backend for SimBackend {
         self.options.native
     }
 
+    /// So few that the small matrices of tests have both enough threadgroups for the widest tiles and too few.
+    fn multiprocessors(&self) -> usize {
+        8
+    }
+
     fn memory(&self) -> Option<usize> {
         None
     }

@@ -55,10 +55,10 @@ pub struct Part {
 }
 
 impl Part {
-    /// Rows of a single sequence from position 0, in slot 0 and page 0.
+    /// Rows of a single sequence from position 0, in slot 0 and pages from 0 on.
     pub fn single(rows: usize) -> Self {
-        assert!(rows <= PAGE_TOKENS, "one page holds {PAGE_TOKENS} rows");
-        Part { slot: 0, start: 0, rows, pages: vec![Page(0)] }
+        let pages = rows.div_ceil(PAGE_TOKENS).max(1) as u32;
+        Part { slot: 0, start: 0, rows, pages: (0..pages).map(Page).collect() }
     }
 }
 
