@@ -232,6 +232,22 @@ pub fn flash_tokens(flash_rows: usize, per_kv: usize) -> usize {
     (flash_rows / per_kv).max(1)
 }
 
+/// What a scan of the DeltaNet state solves together.
+pub struct ScanBlock {
+    pub tokens: usize,
+    /// Floats of what is made for them and a value head before.
+    pub factors: usize,
+    /// Values of a threadgroup.
+    pub columns: usize,
+}
+
+impl ScanBlock {
+    /// Of `delta_scan_mma` if `chunked`, else of `delta_scan_blocked`.
+    pub fn new(chunked: bool) -> Self {
+        if chunked { ScanBlock { tokens: 32, factors: 1120, columns: 64 } } else { ScanBlock { tokens: 4, factors: 32, columns: 32 } }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{brief_rows, wgmma_wide};
@@ -259,21 +275,5 @@ mod tests {
         ] {
             assert_eq!(wgmma_wide(rows, cols, tiles, 132), wide, "{tiles} tiles of rows of {cols} by {rows} rows");
         }
-    }
-}
-
-/// What a scan of the DeltaNet state solves together.
-pub struct ScanBlock {
-    pub tokens: usize,
-    /// Floats of what is made for them and a value head before.
-    pub factors: usize,
-    /// Values of a threadgroup.
-    pub columns: usize,
-}
-
-impl ScanBlock {
-    /// Of `delta_scan_mma` if `chunked`, else of `delta_scan_blocked`.
-    pub fn new(chunked: bool) -> Self {
-        if chunked { ScanBlock { tokens: 32, factors: 1120, columns: 64 } } else { ScanBlock { tokens: 4, factors: 32, columns: 32 } }
     }
 }
