@@ -18,7 +18,6 @@ const OFF: [fn(&mut GpuOptions); 12] = [
     |options| options.tile_rows = TileRows::Fixed(32),
     |options| options.tile_rows = TileRows::Fixed(64),
     |options| options.delta_scan = DeltaScan::Register,
-    |options| options.delta_scan = DeltaScan::Blocked,
     |options| options.coalesced_kv = false,
     |options| options.packed_heads = false,
     |options| options.fixed_blocks = false,
@@ -43,11 +42,12 @@ fn tiny_models_agree_without_any_technique() {
 #[test]
 fn tiny_models_agree_on_native_kernels() {
     let native = Sim::fast().native();
-    let arms: [fn(&mut GpuOptions); 5] = [
+    let arms: [fn(&mut GpuOptions); 6] = [
         |_| {},
         |options| options.tile_rows = TileRows::Fixed(16),
         |options| options.wgmma_prefill = false,
         |options| options.attention_mma = false,
+        |options| options.delta_scan = DeltaScan::Blocked,
         |options| options.fused_dequantise = false,
     ];
     for off in arms {
