@@ -36,12 +36,13 @@ pub(super) unsafe fn multiply(
     scratch: &mut PanelScratch,
 ) {
     let (groups, planes, width) = (weights.groups, tiles.planes(), range.len());
-    let PanelScratch { panel, dots, .. } = scratch;
+    let PanelScratch { panel, dots, tile_sums, .. } = scratch;
     grow(dots, 2 * SLOT_BYTES / 64, Line([0; 64]));
-    grow(&mut panel.codes, TILE * row_bytes(groups) / 64, Line([0; 64]));
-    grow(&mut panel.scales, TILE * groups.next_multiple_of(8), 0.0);
-    grow(&mut panel.biases, TILE * groups.next_multiple_of(8), 0.0);
+    grow(&mut panel.codes, TILE * ROW_BYTES / 64, Line([0; 64]));
+    grow(&mut panel.scales, TILE * DEPTH, 0.0);
+    grow(&mut panel.biases, TILE * DEPTH, 0.0);
     let tile_count = count.div_ceil(TILE);
+    grow(tile_sums, tile_count * DOT_BYTES / 64, Line([0; 64]));
     let to = out.as_mut_ptr();
     // SAFETY: by the caller's promise; nothing below unwinds between configuration and release.
     unsafe {
@@ -52,30 +53,36 @@ pub(super) unsafe fn multiply(
             let rows: [usize; TILE] = std::array::from_fn(|i| (first + i).min(range.end - 1));
             let (next, row) = if first + live < range.end { (weights, first + live) } else { next };
             let mut ahead = Ahead::new(next, row, live, tile_count * groups.div_ceil(AHEAD_GROUPS));
-            match weights.bits {
-                4 => unpack::<4>(panel.codes_mut(), weights, &rows),
-                _ => unpack::<8>(panel.codes_mut(), weights, &rows),
-            }
-            avx512::scales(&mut panel.scales, TILE, weights.scales, groups, &rows, 0..groups);
-            avx512::scales(&mut panel.biases, TILE, weights.biases, groups, &rows, 0..groups);
             let live = ((1u32 << live) - 1) as u16;
-            for tile in 0..tile_count {
-                let x = tiles.input(first_tile + tile, groups);
-                // Where the first weight rows meet a tile, the next one is perhaps in another core's cache.
-                let fetch = (first == range.start && tile + 1 < tile_count).then(|| tiles.input(first_tile + tile + 1, groups).codes);
-                let panel = (panel.codes(), panel.scales.as_ptr(), panel.biases.as_ptr());
-                let part = tile * TILE..count.min((tile + 1) * TILE);
-                let place = |n: usize| to.wrapping_add(n * width + first - range.start);
-                // Stores that miss the nearest cache would hold up those of the tiles behind them.
-                part.clone().for_each(|n| _mm_prefetch::<_MM_HINT_ET0>(place(n).cast()));
-                let dots = dots.as_mut_ptr().cast();
-                let sums = match planes {
-                    1 => block::<1>(panel, groups, x, fetch, dots, &mut ahead),
-                    _ => block::<2>(panel, groups, x, fetch, dots, &mut ahead),
-                };
-                let columns = transpose(sums);
-                for (n, products) in part.zip(columns) {
-                    _mm512_mask_storeu_epi32(place(n).cast(), live, products);
+            for start in (0..groups).step_by(DEPTH) {
+                let part = start..groups.min(start + DEPTH);
+                match weights.bits {
+                    4 => unpack::<4>(panel.codes_mut(), weights, &rows, part.clone()),
+                    _ => unpack::<8>(panel.codes_mut(), weights, &rows, part.clone()),
+                }
+                avx512::scales(&mut panel.scales, TILE, weights.scales, groups, &rows, part.clone());
+                avx512::scales(&mut panel.biases, TILE, weights.biases, groups, &rows, part.clone());
+                for tile in 0..tile_count {
+                    let x = tiles.input(first_tile + tile, groups).from(start, planes);
+                    // Where the first weight rows meet a tile, the next one is perhaps in another core's cache.
+                    let fetch = first == range.start && tile + 1 < tile_count;
+                    let fetch = fetch.then(|| tiles.input(first_tile + tile + 1, groups).from(start, planes).codes);
+                    let panel = (panel.codes(), panel.scales.as_ptr(), panel.biases.as_ptr());
+                    let sums: *mut __m512 = tile_sums.as_mut_ptr().add(tile * DOT_BYTES / 64).cast();
+                    let before = if start == 0 { [_mm512_setzero_ps(); TILE] } else { std::array::from_fn(|r| *sums.add(r)) };
+                    let dots = dots.as_mut_ptr().cast();
+                    let after = match planes {
+                        1 => block::<1>(panel, part.len(), x, before, fetch, dots, &mut ahead),
+                        _ => block::<2>(panel, part.len(), x, before, fetch, dots, &mut ahead),
+                    };
+                    if part.end < groups {
+                        (0..TILE).for_each(|r| *sums.add(r) = after[r]);
+                        continue;
+                    }
+                    let columns = transpose(after.map(|sum| _mm512_castps_si512(sum)));
+                    for (n, products) in (tile * TILE..count.min((tile + 1) * TILE)).zip(columns) {
+                        _mm512_mask_storeu_epi32(to.wrapping_add(n * width + first - range.start).cast(), live, products);
+                    }
                 }
             }
         }
@@ -83,10 +90,10 @@ pub(super) unsafe fn multiply(
     }
 }
 
+/// Groups of weights that are unpacked at once: with a tile of activations they stay in the nearest cache.
+const DEPTH: usize = 16;
 /// From row to row of unpacked weights: not a power of two, so that a tile's rows lie in different cache sets.
-fn row_bytes(groups: usize) -> usize {
-    (groups + 1) * GROUP
-}
+const ROW_BYTES: usize = (DEPTH + 1) * GROUP;
 
 /// All eight tile registers have sixteen rows of 64 bytes.
 unsafe fn configure() {
@@ -106,16 +113,16 @@ unsafe fn configure() {
     unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(readonly, nostack, preserves_flags)) };
 }
 
-/// Codes of sixteen rows as bytes, `[rows][row_bytes]`; in a group the inputs with even index come first.
+/// Codes of sixteen rows as bytes, `[rows][ROW_BYTES]`; in a group the inputs with even index come first.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn unpack<const BITS: usize>(to: *mut u8, weights: &Weights, rows: &[usize; TILE]) {
+unsafe fn unpack<const BITS: usize>(to: *mut u8, weights: &Weights, rows: &[usize; TILE], groups: Range<usize>) {
     for (i, row) in rows.iter().enumerate() {
-        for group in 0..weights.groups {
+        for (at, group) in groups.clone().enumerate() {
             // SAFETY: the group's codes, 32 bytes or 64, and its 64 bytes of the panel.
             unsafe {
                 let codes = weights.codes.add(row * weights.row_codes + 8 * BITS * group);
                 let codes = if BITS == 4 { spread(_mm256_loadu_si256(codes.cast())) } else { part(_mm512_loadu_si512(codes.cast())) };
-                _mm512_store_si512(to.add(i * row_bytes(weights.groups) + GROUP * group).cast(), codes);
+                _mm512_store_si512(to.add(i * ROW_BYTES + GROUP * at).cast(), codes);
             }
         }
     }
@@ -148,15 +155,14 @@ unsafe fn block<const P: usize>(
     (weights, scales, biases): (*const u8, *const f32, *const f32),
     groups: usize,
     x: TileInput,
+    mut sums: [__m512; TILE],
     fetch: Option<*const u8>,
     dots: *mut u8,
     ahead: &mut Ahead,
-) -> [__m512i; TILE] {
-    let mut sums = [_mm512_setzero_ps(); TILE];
-    let row_bytes = row_bytes(groups);
+) -> [__m512; TILE] {
     // SAFETY: by the caller's promise.
     unsafe {
-        products::<P>(weights, row_bytes, x.codes, dots);
+        products::<P>(weights, x.codes, dots);
         for g in 0..groups {
             if g % AHEAD_GROUPS == 0 {
                 ahead.advance(|line| _mm_prefetch::<_MM_HINT_T1>(line.cast()));
@@ -168,7 +174,7 @@ unsafe fn block<const P: usize>(
             }
             if g + 1 < groups {
                 let (weights, x) = (weights.add(GROUP * (g + 1)), x.codes.add(TILE_BYTES * P * (g + 1)));
-                products::<P>(weights, row_bytes, x, dots.add((g + 1) % 2 * SLOT_BYTES));
+                products::<P>(weights, x, dots.add((g + 1) % 2 * SLOT_BYTES));
             }
             let dots: *const __m512i = dots.add(g % 2 * SLOT_BYTES).cast();
             let (x_scales, x_sums) = (_mm512_loadu_ps(x.scales.add(TILE * g)), _mm512_loadu_ps(x.sums.add(TILE * g)));
@@ -186,17 +192,17 @@ unsafe fn block<const P: usize>(
             }
             rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
         }
-        std::mem::transmute::<[__m512; TILE], [__m512i; TILE]>(sums)
+        sums
     }
 }
 
 /// One group of all planes into memory.
 ///
 /// # Safety
-/// Tiles are configured; `weights` has sixteen rows of 64 bytes, `row_bytes` apart, `x` a tile of each plane.
+/// Tiles are configured; `weights` has sixteen rows of 64 bytes, `ROW_BYTES` apart, `x` a tile of each plane.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn products<const P: usize>(weights: *const u8, row_bytes: usize, x: *const u8, dots: *mut u8) {
+unsafe fn products<const P: usize>(weights: *const u8, x: *const u8, dots: *mut u8) {
     // SAFETY: by the caller's promise; a tile of products is a plane of `dots`.
     unsafe {
         asm!(
@@ -205,7 +211,7 @@ unsafe fn products<const P: usize>(weights: *const u8, row_bytes: usize, x: *con
             "tileloadd tmm3, [{x} + {line} * 1]",
             "tdpbusd tmm0, tmm2, tmm3",
             "tilestored [{dots} + {line} * 1], tmm0",
-            weights = in(reg) weights, row_bytes = in(reg) row_bytes, x = in(reg) x, line = in(reg) 64usize, dots = in(reg) dots,
+            weights = in(reg) weights, row_bytes = in(reg) ROW_BYTES, x = in(reg) x, line = in(reg) 64usize, dots = in(reg) dots,
             options(nostack, preserves_flags)
         );
         if P == 2 {

@@ -80,6 +80,8 @@ pub struct PanelScratch {
     sums: Vec<f32>,
     /// Products on their way from tiles to vectors.
     pub dots: Vec<Line>,
+    /// Sums of the tiles over the inputs so far.
+    pub tile_sums: Vec<Line>,
 }
 
 /// The weights that come next in memory, fetched into cache a few lines at a time while a tile computes.

@@ -41,6 +41,17 @@ pub struct TileInput {
     pub sums: *const f32,
 }
 
+impl TileInput {
+    /// The same from a group on.
+    pub fn from(self, group: usize, planes: usize) -> TileInput {
+        TileInput {
+            codes: self.codes.wrapping_add(group * planes * TILE_BYTES),
+            scales: self.scales.wrapping_add(group * TILE),
+            sums: self.sums.wrapping_add(group * TILE),
+        }
+    }
+}
+
 /// Where a tile is written.
 pub struct TileOutput<'t> {
     pub codes: *mut u8,
