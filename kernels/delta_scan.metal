@@ -3,15 +3,15 @@
 #include "lib/operand.h"
 
 // The Gated DeltaNet mixer of spans of many rows: convolution and gates of all rows at once, then the scan over each
-// span's tokens, then the gated norm. `inputs` [rows, channels], f32 or for delta_scan_mma f16, is what the scan reads,
-// `gates` [rows, heads_v] its decay and beta.
+// span's tokens, then the gated norm. `inputs` [rows, channels] f32 is what the scan reads, `gates` [rows, heads_v] its decay
+// and beta. For delta_scan_mma queries and keys are split: a head's values as halfs, then what those miss, in the same place.
 
 // delta_conv: convolution, silu, l2 norm of queries and keys, gates.
 // Math     y_t = silu(sum_j w_j x_{t-j}); q *= rsqrt(q q + 1e-6) / sqrt(dim_k); k *= rsqrt(k k + 1e-6)
 // Layout   projected [rows, stride] f32: qkv | z | b | a; ring see lib/delta.h.
 // Work     a simdgroup a head of a row; heads: queries, keys, values. Grid: (rows, heads / simdgroups).
 // Numerics f32. Bound by bytes: 8 a channel.
-template <bool NARROW>
+template <bool SPLIT>
 kernel void delta_conv(device const float *projected [[buffer(0)]], device const uint4 *rows [[buffer(1)]],
                        device const float *conv [[buffer(2)]], device const float *decay_rate [[buffer(3)]],
                        device const float *dt_bias [[buffer(4)]], device const float *ring [[buffer(5)]],
@@ -43,7 +43,17 @@ kernel void delta_conv(device const float *projected [[buffer(0)]], device const
   if (is_query) scale *= rsqrt(float(args.dim_k));
   if (is_value) scale = 1.0f;
   if (group.y * simdgroups + simdgroup_at < heads) {
-    for (uint i = 0; i * 32 + lane < size; ++i) store_operand(inputs, row * channels + first + i * 32 + lane, value[i] * scale, NARROW);
+    device float *to = inputs + row * channels + first;
+    for (uint i = 0; i * 32 + lane < size; ++i) {
+      uint at = i * 32 + lane;
+      float x = value[i] * scale;
+      if (SPLIT && !is_value) {
+        ((device half *)to)[at] = half(x);
+        ((device half *)to)[size + at] = half(x - float(half(x)));
+      } else {
+        to[at] = x;
+      }
+    }
     if (is_value && lane == 0) {
       uint h = head - 2 * args.heads_k;
       device const float *b = projected + row * args.stride + channels + args.heads_v * args.dim_v;
@@ -53,7 +63,7 @@ kernel void delta_conv(device const float *projected [[buffer(0)]], device const
 }
 
 LY_KERNEL(delta_conv, delta_conv<false>)
-LY_KERNEL(delta_conv_narrow, delta_conv<true>)
+LY_KERNEL(delta_conv_split, delta_conv<true>)
 
 // delta_carry: keeps the raw rows that the next pass's convolution needs.
 // Layout   as delta_conv; spans see lib/pass.h. Grid: (spans, conv_width - 1).

@@ -11,48 +11,75 @@
 constant uint CHUNK = 32;        // tokens that are solved together
 constant uint VALUES = 64;       // of a threadgroup: sixteen a simdgroup
 constant uint THREADS = 128;
-constant uint FACTORS = 1120;    // A_i at 0, b_i and R_32i behind it; then T without its diagonal and P, halfs [32][32]
+// A_i at 0, b_i and R_32i behind it; then four matrices of halfs [32][32]: T without its diagonal and P, and what those miss.
+constant uint FACTORS = 2144;
 constant uint STRENGTHS = 32;
 constant uint RESTS = 64;
-constant uint SOLVES = 96;
-constant uint READS = 608;
-constant uint SQUARE = CHUNK + 8;   // from row to row of T and P in threadgroup memory, in halfs: without conflicts
+constant uint SQUARES = 96;
+constant uint STRIDE = CHUNK + 8;   // from row to row of such a matrix in threadgroup memory, in halfs: without conflicts
+constant uint SQUARE = CHUNK * STRIDE;
 
 // Where the factors of a chunk start: spans follow each other with room for the chunk that is not full.
 inline uint chunk_at(uint span_at, uint4 span, uint chunk, uint head, uint heads_v) {
   return (((span.x + (CHUNK - 1) * span_at) / CHUNK + span_at + chunk) * heads_v + head) * FACTORS;
 }
 
-// Brings a chunk of queries or keys, from token `first` of the span on; zeros behind its last.
+// What is left of two floats where they were rounded to `packed`.
+inline uint pack_missed(float low, float high, uint packed) {
+  return ly_pack2(low - float(as_type<half>(ushort(packed & 0xffffu))), high - float(as_type<half>(ushort(packed >> 16))));
+}
+
+// Sixteen columns: c += a b, b as ly_load_matrices brings it.
+inline void mma_pair(thread float (&low)[4], thread float (&high)[4], thread const uint (&a)[4], thread const uint (&b)[4]) {
+  ly_mma(low, a[0], a[1], a[2], a[3], b[0], b[1]);
+  ly_mma(high, a[0], a[1], a[2], a[3], b[2], b[3]);
+}
+
+// Sixteen columns of sums as operand of a product over them, rounded and what that misses.
+inline void operand(thread uint (&rounded)[4], thread uint (&missed)[4], thread const float (&low)[4], thread const float (&high)[4]) {
+  rounded[0] = ly_pack2(low[0], low[1]);
+  rounded[1] = ly_pack2(low[2], low[3]);
+  rounded[2] = ly_pack2(high[0], high[1]);
+  rounded[3] = ly_pack2(high[2], high[3]);
+  missed[0] = pack_missed(low[0], low[1], rounded[0]);
+  missed[1] = pack_missed(low[2], low[3], rounded[1]);
+  missed[2] = pack_missed(high[0], high[1], rounded[2]);
+  missed[3] = pack_missed(high[2], high[3], rounded[3]);
+}
+
+// Brings a head's queries or keys of a chunk, from token `first` of the span on, as halfs, and behind the last of them what
+// those miss; zeros behind the span's last token.
 template <uint DK>
-inline void tokens_copy(threadgroup half *to, device const half *from, uint first, uint tokens, uint channels, uint thread_at) {
-  for (uint i = thread_at; i < CHUNK * DK / 8; i += THREADS) {
-    uint t = i / (DK / 8), at = i % (DK / 8) * 8;
-    if (first + t < tokens) ly_copy16(to + t * (DK + 8) + at, from + (first + t) * channels + at);
-    else *(threadgroup uint4 *)(to + t * (DK + 8) + at) = uint4(0u, 0u, 0u, 0u);
+inline void tokens_copy(threadgroup half *to, device const float *from, uint first, uint tokens, uint channels, uint thread_at) {
+  for (uint i = thread_at; i < CHUNK * DK / 4; i += THREADS) {
+    uint t = i / (DK / 4), part = i % (DK / 4), missed = part / (DK / 8), at = part % (DK / 8) * 8;
+    threadgroup half *place = to + (missed * CHUNK + t) * (DK + 8) + at;
+    if (first + t < tokens) ly_copy16(place, (device const half *)(from + (first + t) * channels) + missed * DK + at);
+    else *(threadgroup uint4 *)place = uint4(0u, 0u, 0u, 0u);
   }
 }
 
 // delta_factors_mma: the factors of all chunks.
-// Layout   inputs [rows, channels] f16 and gates as delta_conv wrote them; factors [chunks, heads_v, FACTORS].
+// Layout   inputs [rows, channels] and gates as delta_conv_split wrote them; factors [chunks, heads_v, FACTORS].
 // Work     a threadgroup a chunk and key head: a simdgroup makes sixteen rows of k k or of q k; then one has a value head,
 //          a lane a column of T. Tokens behind the span's last neither decay nor write.
 //          Grid: (chunks of the longest span, key heads, spans).
-// Numerics f16 operands, f32 sums; T in f32, rounded at the end.
+// Numerics operands in two halfs, f32 sums; T in f32, split at the end.
 template <uint DK>
-kernel void delta_factors_mma(device const half *inputs [[buffer(0)]], device const float2 *gates [[buffer(1)]],
+kernel void delta_factors_mma(device const float *inputs [[buffer(0)]], device const float2 *gates [[buffer(1)]],
                               device const uint4 *spans [[buffer(2)]], device float *factors [[buffer(3)]],
                               constant DeltaArgs &args [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
                               uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                               uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
-  threadgroup half query[CHUNK * (DK + 8)];
-  threadgroup half key[CHUNK * (DK + 8)];
+  constexpr uint TOKENS = CHUNK * (DK + 8);
+  threadgroup half query[2 * CHUNK * (DK + 8)];   // rounded, then what that misses
+  threadgroup half key[2 * CHUNK * (DK + 8)];
   threadgroup float products[2 * CHUNK * (CHUNK + 1)];   // k_j k_i, then k_j q_i
   uint4 span = spans[group.z];
   uint first = group.x * CHUNK, head_k = group.y, shared_by = args.heads_v / args.heads_k;
   if (first >= span.y) return;
   uint channels = 2 * args.heads_k * DK + args.heads_v * args.dim_v;
-  device const half *from = inputs + span.x * channels + head_k * DK;
+  device const float *from = inputs + span.x * channels + head_k * DK;
   tokens_copy<DK>(query, from, first, span.y, channels, thread_at);
   tokens_copy<DK>(key, from + args.heads_k * DK, first, span.y, channels, thread_at);
   ly_copy_commit();
@@ -67,13 +94,16 @@ kernel void delta_factors_mma(device const half *inputs [[buffer(0)]], device co
   threadgroup const half *columns = key + (lane % 8 + lane / 16 * 8) * (DK + 8) + lane / 8 % 2 * 8;
 #pragma unroll
   for (uint i = 0; i < DK / 16; ++i) {
-    uint a[4];
+    uint a[4], a_missed[4];
     ly_load_matrices(a, rows + i * 16);
+    ly_load_matrices(a_missed, rows + TOKENS + i * 16);
     for (uint n = 0; n < CHUNK / 16; ++n) {
-      uint b[4];
+      uint b[4], b_missed[4];
       ly_load_matrices(b, columns + n * 16 * (DK + 8) + i * 16);
-      ly_mma(sums[2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
-      ly_mma(sums[2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+      ly_load_matrices(b_missed, columns + TOKENS + n * 16 * (DK + 8) + i * 16);
+      mma_pair(sums[2 * n], sums[2 * n + 1], a, b);
+      mma_pair(sums[2 * n], sums[2 * n + 1], a_missed, b);
+      mma_pair(sums[2 * n], sums[2 * n + 1], a, b_missed);
     }
   }
 #pragma unroll
@@ -87,6 +117,7 @@ kernel void delta_factors_mma(device const half *inputs [[buffer(0)]], device co
     uint head = head_k * shared_by + min(base + simdgroup_at, shared_by - 1);
     float2 gate = inside ? gates[(span.x + first + lane) * args.heads_v + head] : float2(1.0f, 0.0f);
     device float *to = factors + chunk_at(group.z, span, group.x, head, args.heads_v);
+    device half *squares = (device half *)(to + SQUARES) + lane;
     bool writes = base + simdgroup_at < shared_by;
     float lower[CHUNK], solve[CHUNK], rest = 1.0f, since_start = 1.0f;
 #pragma unroll
@@ -96,7 +127,10 @@ kernel void delta_factors_mma(device const half *inputs [[buffer(0)]], device co
       if (i <= lane) since_start *= decay;
       lower[i] = i > lane ? strength * rest * products[i * (CHUNK + 1) + lane] : 0.0f;
       float read = i >= lane ? rest * products[(CHUNK + i) * (CHUNK + 1) + lane] : 0.0f;
-      if (writes) ((device half *)(to + READS))[i * CHUNK + lane] = half(read);
+      if (writes) {
+        squares[(CHUNK + i) * CHUNK] = half(read);
+        squares[(3 * CHUNK + i) * CHUNK] = half(read - float(half(read)));
+      }
       solve[i] = i == lane ? 1.0f : 0.0f;
     }
     // Column by column of L: what a solved row does to the ones below does not depend on each other.
@@ -108,7 +142,11 @@ kernel void delta_factors_mma(device const half *inputs [[buffer(0)]], device co
       to[STRENGTHS + lane] = gate.y;
       to[RESTS + lane] = rest;
 #pragma unroll
-      for (uint i = 0; i < CHUNK; ++i) ((device half *)(to + SOLVES))[i * CHUNK + lane] = half(i > lane ? solve[i] : 0.0f);
+      for (uint i = 0; i < CHUNK; ++i) {
+        float below = i > lane ? solve[i] : 0.0f;
+        squares[i * CHUNK] = half(below);
+        squares[(2 * CHUNK + i) * CHUNK] = half(below - float(half(below)));
+      }
     }
   }
 }
@@ -120,24 +158,29 @@ LY_KERNEL(delta_factors_mma_128, delta_factors_mma<128>)
 // Work     a simdgroup has sixteen values of a head: their rows of the state stay in its registers as sums of one product
 //          and become operands of the next where they are, and so do x, d and o; it never waits for another simdgroup but
 //          for tokens, which come one chunk ahead. Grid: (tiles of VALUES, value heads, spans).
-// Numerics f16 operands (tokens, and the state where it is multiplied), f32 sums and state. Bound by multiply-adds of one
-//          simdgroup a scheduler.
+// Numerics f32 sums and state, operands of one half or of two. What is read, S q and P d, may be a small rest of large terms,
+//          which the norm behind enlarges: there, and in T x before it, all operands are in two halfs, and so are the keys
+//          that the state keeps. S k has one, and so has d in the update: what those miss changes what is written by a
+//          rounding, and no more. docs/kernels.md tells what each is worth. Bound by multiply-adds of one simdgroup a scheduler.
 template <uint DK>
-kernel void delta_scan_mma(device const half *inputs [[buffer(0)]], device const float *factors [[buffer(1)]],
+kernel void delta_scan_mma(device const float *inputs [[buffer(0)]], device const float *factors [[buffer(1)]],
                            device const uint4 *spans [[buffer(2)]], device float *memory [[buffer(3)]],
                            device float *reads [[buffer(4)]], constant DeltaArgs &args [[buffer(5)]],
                            uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
                            uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   ly_resident<THREADS, 1>();
-  threadgroup half query[2 * CHUNK * (DK + 8)];
-  threadgroup half key[2 * CHUNK * (DK + 8)];
-  threadgroup half value[CHUNK * (VALUES + 8)];
-  threadgroup half squares[2 * CHUNK * SQUARE];   // T, then P
-  threadgroup float factor[SOLVES];
+  ly_threadgroup_kib<98>();
+  constexpr uint TOKENS = CHUNK * (DK + 8);
+  // Of two chunks but for values: with those it were more than GPUs without warpgroups have.
+  threadgroup half query[4 * CHUNK * (DK + 8)];   // rounded, then what that misses
+  threadgroup half key[4 * CHUNK * (DK + 8)];
+  threadgroup float value[CHUNK * (VALUES + 4)];
+  threadgroup half squares[2 * 4 * SQUARE];
+  threadgroup float factor[2 * SQUARES];
   uint4 span = spans[group.z];
   uint head = group.y, head_k = head / (args.heads_v / args.heads_k), tile = group.x * VALUES, t = lane % 4;
   uint channels = 2 * args.heads_k * DK + args.heads_v * args.dim_v, chunks = (span.y + CHUNK - 1) / CHUNK;
-  device const half *from = inputs + span.x * channels;
+  device const float *from = inputs + span.x * channels;
   uint upper = tile + simdgroup_at * 16 + lane / 4, lower = upper + 8;
   device float *home = memory + ((span.z * args.layers + args.layer) * args.heads_v + head) * args.dim_v * DK;
   float s[DK / 8][4];
@@ -152,60 +195,40 @@ kernel void delta_scan_mma(device const half *inputs [[buffer(0)]], device const
   for (uint chunk = 0; chunk < chunks + 1; ++chunk) {
     // Tokens of `chunk` set out, those of the chunk before have come.
     uint first = chunk * CHUNK, half_at = chunk % 2;
-    uint values[CHUNK / 8][2], solves[3][4], shares[3][4];
-    float2 starts[CHUNK / 8], strengths[CHUNK / 8], rests[CHUNK / 8];
-    float last = 1.0f;
+    float values[CHUNK / 8][4];
     if (chunk > 0) {
       ly_copy_wait<0>();
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      threadgroup const half *value_rows = value + (lane % 8 + lane / 16 * 8) * (VALUES + 8) + simdgroup_at * 16 + lane / 8 % 2 * 8;
-      threadgroup const half *square_rows = squares + (lane % 8 + lane / 16 * 8) * SQUARE + lane / 8 % 2 * 8;
+      threadgroup const float *value_at = value + 2 * t * (VALUES + 4) + simdgroup_at * 16 + lane / 4;
 #pragma unroll
-      for (uint n = 0; n < CHUNK / 16; ++n) {
-        uint v[4];
-        ly_load_transposed(v, value_rows + n * 16 * (VALUES + 8));
-        values[2 * n][0] = v[0];
-        values[2 * n][1] = v[1];
-        values[2 * n + 1][0] = v[2];
-        values[2 * n + 1][1] = v[3];
-      }
-      // Blocks of 16 x 16 on and below the diagonal: rows 0, then rows 1.
-#pragma unroll
-      for (uint i = 0; i < 3; ++i) {
-        uint at = (i + 1) / 2 * 16 * SQUARE + i / 2 * 16;
-        ly_load_matrices(solves[i], square_rows + at);
-        ly_load_matrices(shares[i], square_rows + CHUNK * SQUARE + at);
-      }
-#pragma unroll
-      for (uint n = 0; n < CHUNK / 8; ++n) {
-        starts[n] = *(threadgroup const float2 *)(factor + n * 8 + 2 * t);
-        strengths[n] = *(threadgroup const float2 *)(factor + STRENGTHS + n * 8 + 2 * t);
-        rests[n] = *(threadgroup const float2 *)(factor + RESTS + n * 8 + 2 * t);
-      }
-      last = factor[CHUNK - 1];
+      for (uint n = 0; n < CHUNK / 8; ++n)
+        for (uint c = 0; c < 4; ++c) values[n][c] = value_at[(n * 8 + c % 2) * (VALUES + 4) + c / 2 * 8];
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     if (chunk < chunks) {
-      tokens_copy<DK>(query + half_at * (CHUNK * (DK + 8)), from + head_k * DK, first, span.y, channels, thread_at);
-      tokens_copy<DK>(key + half_at * (CHUNK * (DK + 8)), from + (args.heads_k + head_k) * DK, first, span.y, channels, thread_at);
-      for (uint i = thread_at; i < CHUNK * VALUES / 8; i += THREADS) {
-        uint token = i / (VALUES / 8), at = i % (VALUES / 8) * 8;
-        threadgroup half *to = value + token * (VALUES + 8) + at;
+      tokens_copy<DK>(query + half_at * 2 * TOKENS, from + head_k * DK, first, span.y, channels, thread_at);
+      tokens_copy<DK>(key + half_at * 2 * TOKENS, from + (args.heads_k + head_k) * DK, first, span.y, channels, thread_at);
+      for (uint i = thread_at; i < CHUNK * VALUES / 4; i += THREADS) {
+        uint token = i / (VALUES / 4), at = i % (VALUES / 4) * 4;
+        threadgroup float *to = value + token * (VALUES + 4) + at;
         if (first + token < span.y && tile + at < args.dim_v)
           ly_copy16(to, from + (first + token) * channels + 2 * args.heads_k * DK + head * args.dim_v + tile + at);
-        else *(threadgroup uint4 *)to = uint4(0u, 0u, 0u, 0u);
+        else *(threadgroup float4 *)to = float4(0.0f, 0.0f, 0.0f, 0.0f);
       }
       device const float *made = factors + chunk_at(group.z, span, chunk, head, args.heads_v);
-      for (uint i = thread_at; i < 2 * CHUNK * CHUNK / 8; i += THREADS)
-        ly_copy16(squares + i / (CHUNK / 8) * SQUARE + i % (CHUNK / 8) * 8, made + SOLVES + i * 4);
-      if (thread_at < SOLVES / 4) ly_copy16(factor + thread_at * 4, made + thread_at * 4);
+      for (uint i = thread_at; i < 4 * CHUNK * CHUNK / 8; i += THREADS)
+        ly_copy16(squares + half_at * 4 * SQUARE + i / (CHUNK / 8) * STRIDE + i % (CHUNK / 8) * 8, made + SQUARES + i * 4);
+      if (thread_at < SQUARES / 4) ly_copy16(factor + half_at * SQUARES + thread_at * 4, made + thread_at * 4);
       ly_copy_commit();
     }
     if (chunk == 0) continue;
 
-    threadgroup const half *keys = key + (1 - half_at) * (CHUNK * (DK + 8));
-    threadgroup const half *key_rows = keys + (lane % 8 + lane / 16 * 8) * (DK + 8) + lane / 8 % 2 * 8;
-    threadgroup const half *query_rows = query + (1 - half_at) * (CHUNK * (DK + 8)) + (lane % 8 + lane / 16 * 8) * (DK + 8) + lane / 8 % 2 * 8;
+    uint row_at = (lane % 8 + lane / 16 * 8) * (DK + 8) + lane / 8 % 2 * 8;
+    threadgroup const half *keys = key + (1 - half_at) * 2 * TOKENS;
+    threadgroup const half *query_rows = query + (1 - half_at) * 2 * TOKENS + row_at;
+    threadgroup const half *square_rows =
+        squares + (1 - half_at) * 4 * SQUARE + (lane % 8 + lane / 16 * 8) * STRIDE + lane / 8 % 2 * 8;
+    threadgroup const float *factors_at = factor + (1 - half_at) * SQUARES + 2 * t;
     float x[CHUNK / 8][4], o[CHUNK / 8][4];
 #pragma unroll
     for (uint n = 0; n < CHUNK / 8; ++n)
@@ -213,46 +236,53 @@ kernel void delta_scan_mma(device const half *inputs [[buffer(0)]], device const
     // S k and S q of all tokens.
 #pragma unroll
     for (uint i = 0; i < DK / 16; ++i) {
-      uint a0 = ly_pack2(s[2 * i][0], s[2 * i][1]), a1 = ly_pack2(s[2 * i][2], s[2 * i][3]);
-      uint a2 = ly_pack2(s[2 * i + 1][0], s[2 * i + 1][1]), a3 = ly_pack2(s[2 * i + 1][2], s[2 * i + 1][3]);
+      uint a[4], a_missed[4];
+      operand(a, a_missed, s[2 * i], s[2 * i + 1]);
       for (uint n = 0; n < CHUNK / 16; ++n) {
-        uint k[4], q[4];
-        ly_load_matrices(k, key_rows + n * 16 * (DK + 8) + i * 16);
-        ly_load_matrices(q, query_rows + n * 16 * (DK + 8) + i * 16);
-        ly_mma(x[2 * n], a0, a1, a2, a3, k[0], k[1]);
-        ly_mma(x[2 * n + 1], a0, a1, a2, a3, k[2], k[3]);
-        ly_mma(o[2 * n], a0, a1, a2, a3, q[0], q[1]);
-        ly_mma(o[2 * n + 1], a0, a1, a2, a3, q[2], q[3]);
+        uint k[4], q[4], q_missed[4], at = n * 16 * (DK + 8) + i * 16;
+        ly_load_matrices(k, keys + row_at + at);
+        ly_load_matrices(q, query_rows + at);
+        ly_load_matrices(q_missed, query_rows + TOKENS + at);
+        mma_pair(x[2 * n], x[2 * n + 1], a, k);
+        mma_pair(o[2 * n], o[2 * n + 1], a, q);
+        mma_pair(o[2 * n], o[2 * n + 1], a_missed, q);
+        mma_pair(o[2 * n], o[2 * n + 1], a, q_missed);
       }
     }
 #pragma unroll
-    for (uint n = 0; n < CHUNK / 8; ++n)
+    for (uint n = 0; n < CHUNK / 8; ++n) {
+      float2 starts = *(threadgroup const float2 *)(factors_at + n * 8);
+      float2 strengths = *(threadgroup const float2 *)(factors_at + STRENGTHS + n * 8);
       for (uint c = 0; c < 4; ++c) {
-        float start = c % 2 == 0 ? starts[n].x : starts[n].y, strength = c % 2 == 0 ? strengths[n].x : strengths[n].y;
-        uint two = values[n][c / 2];
-        float v = float(as_type<half>(ushort(c % 2 == 0 ? two & 0xffffu : two >> 16)));
-        x[n][c] = strength * (v - start * x[n][c]);
+        float start = c % 2 == 0 ? starts.x : starts.y, strength = c % 2 == 0 ? strengths.x : strengths.y;
+        x[n][c] = strength * (values[n][c] - start * x[n][c]);
         o[n][c] *= start;
       }
-    // d = x + (T - 1) x, then o += P d: d takes the place of x.
-    uint a[2][4];
+    }
+    // d = x + (T - 1) x, then o += P d: d takes the place of x. Of T and P the blocks of 16 x 16 on and below the diagonal,
+    // the second row's left one before its right one.
+    uint a[2][4], a_missed[2][4];
 #pragma unroll
-    for (uint i = 0; i < 2; ++i)
-      for (uint c = 0; c < 4; ++c) a[i][c] = ly_pack2(x[2 * i + c / 2][c % 2 * 2], x[2 * i + c / 2][c % 2 * 2 + 1]);
+    for (uint i = 0; i < 2; ++i) operand(a[i], a_missed[i], x[2 * i], x[2 * i + 1]);
 #pragma unroll
     for (uint i = 0; i < 3; ++i) {
-      uint n = (i + 1) / 2, k = i / 2;
-      ly_mma(x[2 * n], a[k][0], a[k][1], a[k][2], a[k][3], solves[i][0], solves[i][1]);
-      ly_mma(x[2 * n + 1], a[k][0], a[k][1], a[k][2], a[k][3], solves[i][2], solves[i][3]);
+      uint n = (i + 1) / 2, k = i / 2, b[4], b_missed[4], at = n * 16 * STRIDE + k * 16;
+      ly_load_matrices(b, square_rows + at);
+      ly_load_matrices(b_missed, square_rows + 2 * SQUARE + at);
+      mma_pair(x[2 * n], x[2 * n + 1], a[k], b);
+      mma_pair(x[2 * n], x[2 * n + 1], a_missed[k], b);
+      mma_pair(x[2 * n], x[2 * n + 1], a[k], b_missed);
     }
 #pragma unroll
-    for (uint i = 0; i < 2; ++i)
-      for (uint c = 0; c < 4; ++c) a[i][c] = ly_pack2(x[2 * i + c / 2][c % 2 * 2], x[2 * i + c / 2][c % 2 * 2 + 1]);
+    for (uint i = 0; i < 2; ++i) operand(a[i], a_missed[i], x[2 * i], x[2 * i + 1]);
 #pragma unroll
     for (uint i = 0; i < 3; ++i) {
-      uint n = (i + 1) / 2, k = i / 2;
-      ly_mma(o[2 * n], a[k][0], a[k][1], a[k][2], a[k][3], shares[i][0], shares[i][1]);
-      ly_mma(o[2 * n + 1], a[k][0], a[k][1], a[k][2], a[k][3], shares[i][2], shares[i][3]);
+      uint n = (i + 1) / 2, k = i / 2, b[4], b_missed[4], at = n * 16 * STRIDE + k * 16;
+      ly_load_matrices(b, square_rows + SQUARE + at);
+      ly_load_matrices(b_missed, square_rows + 3 * SQUARE + at);
+      mma_pair(o[2 * n], o[2 * n + 1], a[k], b);
+      mma_pair(o[2 * n], o[2 * n + 1], a_missed[k], b);
+      mma_pair(o[2 * n], o[2 * n + 1], a[k], b_missed);
     }
 #pragma unroll
     for (uint n = 0; n < CHUNK / 8; ++n)
@@ -262,8 +292,11 @@ kernel void delta_scan_mma(device const half *inputs [[buffer(0)]], device const
       }
     // The state: what is left of it, and what these tokens write.
 #pragma unroll
-    for (uint n = 0; n < CHUNK / 8; ++n)
-      for (uint c = 0; c < 4; ++c) x[n][c] *= c % 2 == 0 ? rests[n].x : rests[n].y;
+    for (uint n = 0; n < CHUNK / 8; ++n) {
+      float2 rests = *(threadgroup const float2 *)(factors_at + RESTS + n * 8);
+      for (uint c = 0; c < 4; ++c) x[n][c] *= c % 2 == 0 ? rests.x : rests.y;
+    }
+    float last = factor[(1 - half_at) * SQUARES + CHUNK - 1];
 #pragma unroll
     for (uint i = 0; i < 2; ++i)
       for (uint c = 0; c < 4; ++c) a[i][c] = ly_pack2(x[2 * i + c / 2][c % 2 * 2], x[2 * i + c / 2][c % 2 * 2 + 1]);
@@ -274,10 +307,11 @@ kernel void delta_scan_mma(device const half *inputs [[buffer(0)]], device const
 #pragma unroll
     for (uint i = 0; i < DK / 16; ++i)
       for (uint k = 0; k < 2; ++k) {
-        uint b[4];
+        uint b[4], b_missed[4];
         ly_load_transposed(b, key_columns + k * 16 * (DK + 8) + i * 16);
-        ly_mma(s[2 * i], a[k][0], a[k][1], a[k][2], a[k][3], b[0], b[1]);
-        ly_mma(s[2 * i + 1], a[k][0], a[k][1], a[k][2], a[k][3], b[2], b[3]);
+        ly_load_transposed(b_missed, key_columns + TOKENS + k * 16 * (DK + 8) + i * 16);
+        mma_pair(s[2 * i], s[2 * i + 1], a[k], b);
+        mma_pair(s[2 * i], s[2 * i + 1], a[k], b_missed);
       }
   }
 #pragma unroll

@@ -28,10 +28,10 @@ pub(crate) struct Arena {
     pub sums: View,
     /// Router and shared gate logits, `[rows, experts + 1]` f32.
     pub route_logits: View,
-    /// What the DeltaNet scan reads, `[rows, conv_dim]` f32; its gates, `[rows, heads_v]`; its result, `[rows, v_width]` f32.
+    /// What the DeltaNet scan reads, `[rows, conv_dim]` f32 or two halfs; its gates, `[rows, heads_v]`; its result, `[rows, v_width]` f32.
     pub inputs: View,
     pub gates: View,
-    /// Factors of its blocks of four tokens: `[blocks, heads_v, 32]` f32.
+    /// Factors of its blocks of tokens: `[blocks, heads_v, factors]` f32, see [`ScanBlock`].
     pub factors: View,
     pub reads: View,
     /// Sums of squares of `delta_step_tiled`, `[few rows, heads_v, DELTA_TILES]` f32.

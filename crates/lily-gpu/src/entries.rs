@@ -115,7 +115,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
             ["delta_step", "delta_step_tiled", "delta_scan", "delta_factors", "delta_scan_blocked"].map(|stem| entry(stem, config.dim_k)),
         );
         if native.scan_mma {
-            names.push("delta_conv_narrow");
+            names.push("delta_conv_split");
             names.extend(["delta_factors_mma", "delta_scan_mma"].map(|stem| entry(stem, config.dim_k)));
         }
     }

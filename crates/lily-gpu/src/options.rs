@@ -85,8 +85,7 @@ impl Native {
             attention_many: attention,
             // It packs heads and shares reads: without either technique there is only the portable kernel.
             attention_few: attention && options.coalesced_kv && options.packed_heads,
-            // Values are copied sixteen bytes at a time.
-            scan_mma: options.delta_scan == DeltaScan::Chunked && config.dim_v.is_multiple_of(8) && backend.has_mma(),
+            scan_mma: options.delta_scan == DeltaScan::Chunked && backend.has_mma(),
             multiprocessors: backend.multiprocessors(),
         }
     }

@@ -244,7 +244,7 @@ pub struct ScanBlock {
 impl ScanBlock {
     /// Of `delta_scan_mma` if `chunked`, else of `delta_scan_blocked`.
     pub fn new(chunked: bool) -> Self {
-        if chunked { ScanBlock { tokens: 32, factors: 1120, columns: 64 } } else { ScanBlock { tokens: 4, factors: 32, columns: 32 } }
+        if chunked { ScanBlock { tokens: 32, factors: 2144, columns: 64 } } else { ScanBlock { tokens: 4, factors: 32, columns: 32 } }
     }
 }
 

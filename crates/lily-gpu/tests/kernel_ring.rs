@@ -7,7 +7,7 @@
 mod rig;
 
 use lily_testkit::generate::tiny_dims;
-use lily_testkit::reference::{AttentionDims, ModelDims};
+use lily_testkit::reference::{AttentionDims, DeltaDims, ModelDims};
 use lily_testkit::ring::kernel::{ATTENTION_DIMS, CAPACITY, DELTA_DIMS, attention, delta, experts, nano_heads, products, rows};
 use rig::{Sim, awkward, spans, wide_spans};
 
@@ -52,6 +52,8 @@ fn delta_update_advances_every_span() {
         // More rows than are few.
         delta::check(&Sim::fast(), dims, &[&[1; 10]]);
     }
+    // The last tile of values ends in the middle of eight.
+    delta::check(&Sim::fast().native(), DeltaDims { dim_v: 100, ..awkward().delta }, &delta::SPANS[2..4]);
 }
 
 #[test]

@@ -88,8 +88,8 @@ macro_rules! arguments {
 }
 pub(crate) use arguments;
 
-/// Declares a launcher: its kernel, or those that do the same with the same arguments; buffers with their access in the kernel's order, and the argument struct, which
-/// kernels may share ([`arguments`]), or its fields.
+/// Declares a launcher: its kernel, or those that do the same with the same arguments; buffers with their access in the
+/// kernel's order, and the argument struct, which kernels may share ([`arguments`]), or its fields.
 macro_rules! launcher {
     ($name:ident = $($kernel:literal)|+ [$($access:ident $buffer:ident),* $(,)?] $args:ident) => {
         pub(crate) struct $name {

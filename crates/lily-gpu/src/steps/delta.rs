@@ -87,7 +87,7 @@ impl<B: Backend> GpuDevice<B> {
         let stage = "delta_update";
         let chunked = self.native.scan_mma;
         DeltaConv {
-            entry: if chunked { "delta_conv_narrow" } else { "delta_conv" },
+            entry: if chunked { "delta_conv_split" } else { "delta_conv" },
             projected: projected.view,
             rows: pass.rows,
             conv: mixer.conv,
