@@ -197,7 +197,7 @@ pub(crate) fn attention_parts(options: &GpuOptions, native: Native, context: usi
     Parts { splits: splits as u32, block_tokens: 0 }
 }
 
-/// The most parts that [`attention_parts`] gives for contexts up to `context_max`.
+/// The most parts that `attention_parts` gives for contexts up to `context_max`.
 pub fn attention_parts_max(context_max: usize) -> usize {
     (context_max.next_multiple_of(LONG_CONTEXT) / BLOCK_TOKENS).clamp(SPLITS_MMA, PARTS_MAX)
 }
