@@ -3,7 +3,7 @@
     python tools/peers/paired.py --lily BIN --model DIR --llama BIN --gguf FILE [--lengths 512,4096] [--rounds 3]
 
 Every arm is a fresh process. Before it, the other engine's weights leave the page cache and its own are read until they are
-in it. Decode is measured
+in it: on virtual machines the memory that they get then may be slower than what they had (bench/results/cpu-xeon-amx.md). Decode is measured
 after a prompt of each length. Beside each figure stands the share of the processor that other work took meanwhile; a
 round with more than --noise of it is dropped and repeated, at most --rounds times more.
 """
