@@ -48,7 +48,7 @@ inline void values_load(thread StepValues<D> &values, device const half *page, u
 
 // What a pair of narrowed numbers misses of them.
 inline uint missed_pair(uint pair, float first, float second) {
-  return narrowed_pair(first - float(as_type<half>(ushort(pair & 0xffffu))), second - float(as_type<half>(ushort(pair >> 16))));
+  return narrowed_pair(first - half_of(pair, 0), second - half_of(pair, 1));
 }
 
 // The lower and the upper halves of two words.

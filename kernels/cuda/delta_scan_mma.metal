@@ -1,5 +1,6 @@
 #include "dialect/metal.h"
 #include "lib/delta.h"
+#include "lib/operand.h"
 
 // The scan of the Gated DeltaNet mixer in chunks of 32 tokens on tensor cores.
 //
@@ -26,7 +27,7 @@ inline uint chunk_at(uint span_at, uint4 span, uint chunk, uint head, uint heads
 
 // What is left of two floats where they were rounded to `packed`.
 inline uint pack_missed(float low, float high, uint packed) {
-  return ly_pack2(low - float(as_type<half>(ushort(packed & 0xffffu))), high - float(as_type<half>(ushort(packed >> 16))));
+  return ly_pack2(low - half_of(packed, 0), high - half_of(packed, 1));
 }
 
 // Sixteen columns: c += a b, b as ly_load_matrices brings it.
@@ -298,8 +299,7 @@ kernel void delta_scan_mma(device const float *inputs [[buffer(0)]], device cons
     }
     float last = factor[(1 - half_at) * SQUARES + CHUNK - 1];
 #pragma unroll
-    for (uint i = 0; i < 2; ++i)
-      for (uint c = 0; c < 4; ++c) a[i][c] = ly_pack2(x[2 * i + c / 2][c % 2 * 2], x[2 * i + c / 2][c % 2 * 2 + 1]);
+    for (uint i = 0; i < 2; ++i) operand(a[i], a_missed[i], x[2 * i], x[2 * i + 1]);   // rounded is enough
 #pragma unroll
     for (uint n = 0; n < DK / 8; ++n)
       for (uint c = 0; c < 4; ++c) s[n][c] *= last;

@@ -2,7 +2,7 @@
 #include "cuda/span.h"
 #include "lib/output.h"
 
-// row_stage for heads whose norm's factor is still to come, see lib/output.h; `squares` of the row.
+// row_stage for heads whose norm's factor is still to come, see lib/output.h.
 inline void heads_stage(threadgroup uint4 *staged, threadgroup float *sums, device const float *x, device const float *squares,
                         constant OutputArgs &args, uint thread_at, uint lane) {
   uint first_at = thread_at * 8, second_at = MMA_INPUTS / 2 + first_at, last = args.cols - 8;
@@ -19,8 +19,8 @@ inline void heads_stage(threadgroup uint4 *staged, threadgroup float *sums, devi
   inputs_stage<4>(staged, sums, second, second_at, second_at < args.cols, lane);
 }
 
-// output_mma: output on tensor cores, 4 bits in groups of 64, rows of whole spans.
-// Math     residual[r] += W x[r]
+// output_mma: output of one row on tensor cores, 4 bits in groups of 64, rows of whole spans; for more see output_mma_rows.
+// Math     residual += W x
 // Layout   as output.
 // Work     as project_mma; CHAIN as in output. Grid: (output tiles).
 // Numerics as project_mma. Bound by weight bytes.
@@ -30,8 +30,8 @@ kernel void output_mma(device const uint *codes [[buffer(0)]], device const bflo
                        device const float *head_squares [[buffer(4)]], device const float *gain [[buffer(5)]],
                        device float *residual [[buffer(6)]], device float *next [[buffer(7)]], device float *sums [[buffer(8)]],
                        constant OutputArgs &args [[buffer(9)]], uint3 group [[threadgroup_position_in_grid]],
-                       uint3 grid [[threadgroups_per_grid]], uint thread_at [[thread_index_in_threadgroup]],
-                       uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
+                       uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+                       uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   threadgroup uint4 staged[MMA_INPUTS / 4];
   threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
   threadgroup float partial[MMA_SIMDGROUPS * 16];
@@ -47,34 +47,30 @@ kernel void output_mma(device const uint *codes [[buffer(0)]], device const bflo
   bool mine = thread_at < outputs && first + thread_at < args.rows;
   float gain_here = CHAIN && mine ? gain[first + thread_at] : 0.0f;
   ly_wait_previous(x, head_squares);
-  for (uint row = 0; row < args.batch; ++row) {
-    uint at = row * args.rows + first + thread_at;
-    float before = mine ? residual[at] : 0.0f;
-    device const float *from = x + row * args.x_stride;
-    if (CHAIN && args.head_shift > 0) {
-      heads_stage(staged, group_sums, from, head_squares + row * (args.cols >> args.head_shift) * 4, args, thread_at, lane);
-    } else {
-      row_stage<4>(staged, group_sums, from, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
-    }
+  uint at = first + thread_at;
+  float value = mine ? residual[at] : 0.0f;
+  if (CHAIN && args.head_shift > 0) {
+    heads_stage(staged, group_sums, x, head_squares, args, thread_at, lane);
+  } else {
+    row_stage<4>(staged, group_sums, x, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float2 product = span_product(w, staged, group_sums, span, lane);
+  partial_store(partial, product, simdgroup_at, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (mine) {
+    value = partial_add(value, partial, thread_at / 16, spans, thread_at % 16);
+    residual[at] = value;
+    if (CHAIN) next[at] = value * gain_here;
+  }
+  if (CHAIN) {
+    float square = simd_sum(mine ? value * value : 0.0f);
+    if (lane == 0) squares[simdgroup_at] = square;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    float2 product = span_product(w, staged, group_sums, span, lane);
-    partial_store(partial, product, simdgroup_at, lane);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    float value = before;
-    if (mine) {
-      value = partial_add(value, partial, thread_at / 16, spans, thread_at % 16);
-      residual[at] = value;
-      if (CHAIN) next[at] = value * gain_here;
-    }
-    if (CHAIN) {
-      float square = simd_sum(mine ? value * value : 0.0f);
-      if (lane == 0) squares[simdgroup_at] = square;
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      if (thread_at == 0) {
-        float total = 0.0f;
-        for (uint i = 0; i < MMA_SIMDGROUPS; ++i) total += squares[i];
-        sums[row * grid.x + group.x] = total;
-      }
+    if (thread_at == 0) {
+      float total = 0.0f;
+      for (uint i = 0; i < MMA_SIMDGROUPS; ++i) total += squares[i];
+      sums[group.x] = total;
     }
   }
 }

@@ -62,9 +62,7 @@ inline Inputs inputs_load(device const float *x, uint at) {
 // Two activations as halves: x what they are, y what that misses.
 inline uint2 split_pair(float first, float second) {
   uint high = narrowed_pair(first, second);
-  float rest0 = (first - float(as_type<half>(ushort(high & 0xffffu)))) * 2048.0f;
-  float rest1 = (second - float(as_type<half>(ushort(high >> 16)))) * 2048.0f;
-  return uint2(high, narrowed_pair(rest0, rest1));
+  return uint2(high, narrowed_pair((first - half_of(high, 0)) * 2048.0f, (second - half_of(high, 1)) * 2048.0f));
 }
 
 // The operand of one product for one lane: activations of two masks, four in all; whole and rest stand side by side.
@@ -123,6 +121,21 @@ inline void row_stage(threadgroup uint4 *staged, threadgroup float *sums, device
   }
 }
 
+// Adds one product: codes of a step, from the words of the upper and the lower row that have them, with its inputs.
+template <uint BITS> inline void codes_mma(thread float *sums, uint a0, uint a1, uint step, uint2 b) {
+  ly_anew(a0);   // the masked words of a whole span, kept from one row to the next, would fill the registers
+  ly_anew(a1);
+  if (BITS == 4) {
+    if (step % 2 == 1) {
+      a0 = a0 >> 8;
+      a1 = a1 >> 8;
+    }
+    ly_mma(sums, a0 & 0x000f000fu, a1 & 0x000f000fu, a0 & 0x00f000f0u, a1 & 0x00f000f0u, b.x, b.y);
+  } else {
+    ly_mma(sums, a0 & 0x00ff00ffu, a1 & 0x00ff00ffu, a0 >> 8 & 0x00ff00ffu, a1 >> 8 & 0x00ff00ffu, b.x, b.y);
+  }
+}
+
 // Outputs of rows g and g + 8 from one span: every lane of a row gets them. `staged` and `sums` of the whole row.
 template <uint BITS>
 inline float2 span_product(thread const SpanWeights<BITS> &w, threadgroup const uint4 *staged, threadgroup const float *sums, uint span,
@@ -141,18 +154,7 @@ inline float2 span_product(thread const SpanWeights<BITS> &w, threadgroup const 
       for (uint step = 0; step < STEPS; ++step) {
         uint2 b = mine ? from[step * 8] : uint2(0u, 0u);
         uint a0 = w.words[0][chunk * 4 + step * 4 / STEPS], a1 = w.words[1][chunk * 4 + step * 4 / STEPS];
-        ly_anew(a0);   // the masked words of a whole span, kept from one row to the next, would fill the registers
-        ly_anew(a1);
-        if (BITS == 4) {
-          if (step % 2 == 1) {
-            a0 = a0 >> 8;
-            a1 = a1 >> 8;
-          }
-          ly_mma(step % 2 == 0 ? even : odd, a0 & 0x000f000fu, a1 & 0x000f000fu, a0 & 0x00f000f0u, a1 & 0x00f000f0u, b.x, b.y);
-        } else {
-          ly_mma(step % 2 == 0 ? even : odd, a0 & 0x00ff00ffu, a1 & 0x00ff00ffu, a0 >> 8 & 0x00ff00ffu, a1 >> 8 & 0x00ff00ffu, b.x,
-                 b.y);
-        }
+        codes_mma<BITS>(step % 2 == 0 ? even : odd, a0, a1, step, b);
       }
     }
     // 2^32 and 2^21 undo what codes and activations were divided by.

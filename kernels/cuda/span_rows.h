@@ -95,18 +95,7 @@ inline float2 rows_product(thread const RowsWeights<BITS> &w, threadgroup const 
     for (uint step = 0; step < GROUP_STEPS; ++step) {
       uint2 b = there ? from[(group * GROUP_STEPS + step) * ROWS * 8] : uint2(0u, 0u);
       uint word = group * (BITS / 2) + step * BITS / 8, a0 = w.words[0][word], a1 = w.words[1][word];
-      ly_anew(a0);   // the masked words of a whole span, kept from one round to the next, would fill the registers
-      ly_anew(a1);
-      if (BITS == 4) {
-        if (step % 2 == 1) {
-          a0 = a0 >> 8;
-          a1 = a1 >> 8;
-        }
-        ly_mma(step % 2 == 0 ? even : odd, a0 & 0x000f000fu, a1 & 0x000f000fu, a0 & 0x00f000f0u, a1 & 0x00f000f0u, b.x, b.y);
-      } else {
-        ly_mma(step % 2 == 0 ? even : odd, a0 & 0x00ff00ffu, a1 & 0x00ff00ffu, a0 >> 8 & 0x00ff00ffu, a1 >> 8 & 0x00ff00ffu, b.x,
-               b.y);
-      }
+      codes_mma<BITS>(step % 2 == 0 ? even : odd, a0, a1, step, b);
     }
     // 2^32 and 2^21 undo what codes and activations were divided by.
     float sum = t < rows ? sums[(first + group) * ROWS + t] : 0.0f;

@@ -15,6 +15,9 @@ inline uint narrowed_pair(float first, float second) {
   return uint(as_type<ushort>(narrowed(first))) | uint(as_type<ushort>(narrowed(second))) << 16;
 }
 
+// One of two halves in a word: 0 the lower, 1 the upper.
+inline float half_of(uint pair, uint which) { return float(as_type<half>(ushort(which == 0 ? pair & 0xffffu : pair >> 16))); }
+
 // Element `at` of a buffer of operands: half if `narrow` is not 0, else f32.
 inline void store_operand(device float *to, uint at, float value, uint narrow) {
   if (narrow != 0) ((device half *)to)[at] = narrowed(value);

@@ -73,18 +73,15 @@ pub fn multiply(
     let Inputs { x, index, tiles } = *inputs;
     assert!(range.end <= view.rows && x.cols() == view.cols && out.len() == range.len() * index.len());
     let weights = Weights::new(view);
-    let next = || if next.0.integer_bits().is_some() { (Weights::new(next.0), next.1) } else { (weights, range.end) };
+    let (next, row) = if next.0.integer_bits().is_some() { (Weights::new(next.0), next.1) } else { (weights, range.end) };
+    let next = (&next, row);
     if let Some(tiles) = tiles {
-        let (next, row) = next();
-        tile_multiply((&weights, range), (&next, row), tiles, index.len(), out, scratch);
+        tile_multiply((&weights, range), next, tiles, index.len(), out, scratch);
     } else if index.len() > GEMV_ROWS {
-        let (next, row) = next();
-        let next = (&next, row);
         panel::multiply(panel_loops(isa), (&weights, range), next, x, index, out, scratch);
     } else if let Some(&last) = index.last() {
         let inputs: [Input; GEMV_ROWS] = std::array::from_fn(|n| Input::new(x, *index.get(n).unwrap_or(&last) as usize));
-        let (next, row) = next();
-        gemv(isa, x.planes(), &weights, range, (&next, row), &inputs[..index.len()], out);
+        gemv(isa, x.planes(), &weights, range, next, &inputs[..index.len()], out);
     }
 }
 
