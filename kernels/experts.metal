@@ -38,11 +38,10 @@ kernel void experts_gate_up(device const uint *gate_codes [[buffer(0)]], device 
     if (ROUTES) {
       if (simdgroup_at == 0) {
         device const float *from = logits + row * (args.experts + 1);
-        uint id;
-        float weight;
-        top_k(from, args.experts, k, lane, id, weight);
+        uint id = top_k_ids(from, args.experts, k, lane);
         chosen[lane] = id;
         if (group.x == 0 && choice == 0) {
+          float weight = top_k_weight(from, id, k, lane);
           if (lane < k) {
             route[lane] = id;
             route[k + lane] = as_type<uint>(weight);

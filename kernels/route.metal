@@ -16,9 +16,8 @@ kernel void moe_top_k(device const float *logits [[buffer(0)]], device uint *rou
   uint row = group.x * simdgroups + simdgroup_at;
   uint last = min(row, args.rows - 1), k = args.per_token;
   device const float *from = logits + last * (args.experts + 1);
-  uint id;
-  float weight;
-  top_k(from, args.experts, k, lane, id, weight);
+  uint id = top_k_ids(from, args.experts, k, lane);
+  float weight = top_k_weight(from, id, k, lane);
   device uint *to = routes + last * (2 * k + 1);
   if (row < args.rows && lane < k) {
     to[lane] = id;

@@ -7,12 +7,15 @@
 // The experts of a few rows on tensor cores, one row at a time, 4 bits in groups of 64. Choice `per_token` of a row is the
 // shared expert. hidden of a row: the choices' values one after the other.
 
+constant uint GATE_TILES = 2;   // of a simdgroup of experts_gate_up_mma; policy.rs says the same
+
 // experts_gate_up_mma: experts_gate_up on tensor cores.
 // Math     hidden[choice] = silu(gate_e x) * (up_e x)
 // Layout   as experts_gate_up.
-// Work     a simdgroup makes eight values of a choice: gate rows above, up rows below, of one span, see cuda/span.h. With
-//          ROUTES the first simdgroup finds the row's top-k, in every threadgroup, and one threadgroup of the row writes the
-//          routes. The launch behind is let in only after the wait: what it then reads of the router is complete.
+// Work     a simdgroup makes GATE_TILES times eight values of a choice: gate rows above, up rows below, of one span, see
+//          cuda/span.h. With ROUTES the first simdgroup finds the row's top-k, in every threadgroup, while the others stage
+//          their part of the activations, and one threadgroup of the row writes the routes. The launch behind is let in when
+//          all weights have been asked for: what it reads of the router is complete then, and its weights come after these.
 //          Grid: (tiles, choices, rows).
 // Numerics as project_mma. Bound by weight bytes.
 template <bool ROUTES>
@@ -29,64 +32,80 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
                                 device uint *routes [[buffer(15)]], device float *hidden [[buffer(16)]],
                                 constant ExpertArgs &args [[buffer(17)]], uint3 group [[threadgroup_position_in_grid]],
                                 uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
-                                uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
-  ly_resident<MMA_SIMDGROUPS * 32, 3>();
-  threadgroup uint4 staged[MMA_INPUTS / 4];
+                                uint simdgroup_at [[simdgroup_index_in_threadgroup]],
+                                uint simdgroups [[simdgroups_per_threadgroup]]) {
+  ly_resident<MMA_SIMDGROUPS * 32, 2>();
+  threadgroup uint4 staged[MMA_STAGED];
   threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
-  threadgroup float partial[MMA_SIMDGROUPS * 16];
+  threadgroup float partial[MMA_SIMDGROUPS * GATE_TILES * 16];
   threadgroup uint chosen[1];
-  uint spans = args.cols / span_inputs<4>(), tiles = MMA_SIMDGROUPS / spans, values = tiles * 8;
-  uint span = simdgroup_at % spans, tile = simdgroup_at / spans;
-  uint choice = group.y, row = group.z, k = args.per_token, threads = MMA_SIMDGROUPS * 32;
+  uint spans = args.cols / span_inputs<4>(), values = simdgroups / spans * GATE_TILES * 8;
+  uint span = simdgroup_at % spans, tile = simdgroup_at / spans * GATE_TILES;
+  uint choice = group.y, row = group.z, k = args.per_token, threads = simdgroups * 32;
   bool routed = choice < k;
   uint width = routed ? args.width : args.shared_width, first = group.x * values;
-  uint weight_row = min(first + tile * 8 + lane / 4, width - 1);
-  SpanWeights<4> w;
+  uint weight_row = first + tile * 8 + lane / 4;
+  SpanWeights<4> w[GATE_TILES];
   if (!routed) {
-    span_load(w, 0, shared_gate_codes, shared_gate_scales, shared_gate_biases, weight_row, span, args.cols, lane);
-    span_load(w, 1, shared_up_codes, shared_up_scales, shared_up_biases, weight_row, span, args.cols, lane);
+    for (uint n = 0; n < GATE_TILES; ++n) {
+      uint at = min(weight_row + n * 8, width - 1);
+      span_load(w[n], 0, shared_gate_codes, shared_gate_scales, shared_gate_biases, at, span, args.cols, lane);
+      span_load(w[n], 1, shared_up_codes, shared_up_scales, shared_up_biases, at, span, args.cols, lane);
+    }
   }
   ly_wait_previous(x, sums, logits);
-  ly_release_next();
   device const float *from = x + row * args.cols;
   // Activations are on their way while the experts are found.
-  Inputs early = inputs_load(from, min(thread_at * 8, args.cols - 8));
+  device const float *row_logits = logits + row * (args.experts + 1);
   device uint *route = routes + row * (2 * k + 1);
-  if (simdgroup_at == 0 && routed) {
+  // There is a simdgroup a span at least: two rounds are the whole row.
+  uint at0 = thread_at * 8, at1 = at0 + threads * 8;
+  Inputs early0 = inputs_load(from, min(at0, args.cols - 8)), early1 = inputs_load(from, min(at1, args.cols - 8));
+  bool finds = simdgroup_at == 0 && routed;
+  uint id = 0;
+  if (finds) {
     if (ROUTES) {
-      device const float *row_logits = logits + row * (args.experts + 1);
-      uint id;
-      float weight;
-      top_k(row_logits, args.experts, k, lane, id, weight);
+      id = top_k_ids(row_logits, args.experts, k, lane);
       if (lane == choice) chosen[0] = id;
-      if (group.x == 0 && choice == 0) {
-        if (lane < k) {
-          route[lane] = id;
-          route[k + lane] = as_type<uint>(weight);
-        }
-        if (lane == 0) route[2 * k] = as_type<uint>(1.0f / (1.0f + exp(-row_logits[args.experts])));
-      }
     } else if (lane == 0) {
       chosen[0] = route[choice];
     }
+  } else {
+    inputs_stage<4>(staged, group_sums, early0, at0, at0 < args.cols, lane);
+    inputs_stage<4>(staged, group_sums, early1, at1, at1 < args.cols, lane);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (routed) {
-    uint expert = chosen[0];
-    span_load(w, 0, gate_codes, gate_scales, gate_biases, args.gate_first + expert * args.gate_stride + weight_row, span, args.cols, lane);
-    span_load(w, 1, up_codes, up_scales, up_biases, args.up_first + expert * args.up_stride + weight_row, span, args.cols, lane);
+    uint gate_row = args.gate_first + chosen[0] * args.gate_stride, up_row = args.up_first + chosen[0] * args.up_stride;
+    for (uint n = 0; n < GATE_TILES; ++n) {
+      uint at = min(weight_row + n * 8, width - 1);
+      span_load(w[n], 0, gate_codes, gate_scales, gate_biases, gate_row + at, span, args.cols, lane);
+      span_load(w[n], 1, up_codes, up_scales, up_biases, up_row + at, span, args.cols, lane);
+    }
   }
-  inputs_stage<4>(staged, group_sums, early, thread_at * 8, thread_at * 8 < args.cols, lane);
-  row_stage<4>(staged, group_sums, from, args.cols, thread_at + threads, threads, lane);
   ChainParts chain = chain_load(sums, row, args.parts, lane);
+  if (finds) {
+    inputs_stage<4>(staged, group_sums, early0, at0, at0 < args.cols, lane);
+    inputs_stage<4>(staged, group_sums, early1, at1, at1 < args.cols, lane);
+    if (ROUTES && group.x == 0 && choice == 0) {
+      float weight = top_k_weight(row_logits, id, k, lane);
+      if (lane < k) {
+        route[lane] = id;
+        route[k + lane] = as_type<uint>(weight);
+      }
+      if (lane == 0) route[2 * k] = as_type<uint>(1.0f / (1.0f + exp(-row_logits[args.experts])));
+    }
+  }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  float2 product = span_product(w, staged, group_sums, span, lane);
-  partial_store(partial, product, simdgroup_at, lane);
+  ly_release_next();
+  float2 products[GATE_TILES];
+  span_products<4, GATE_TILES>(products, w, staged, group_sums, span, lane);
+  partial_store<GATE_TILES>(partial, products, simdgroup_at, lane);
   float factor = chain_scale(chain, sums, row, args.parts, args.cols, args.eps, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (thread_at < values && first + thread_at < width) {
-    float gate = partial_add(0.0f, partial, thread_at / 8, spans, thread_at % 8) * factor;
-    float up = partial_add(0.0f, partial, thread_at / 8, spans, thread_at % 8 + 8);
+    float gate = partial_add<GATE_TILES>(0.0f, partial, thread_at / 8, spans, thread_at % 8) * factor;
+    float up = partial_add<GATE_TILES>(0.0f, partial, thread_at / 8, spans, thread_at % 8 + 8);
     hidden[row * (k * args.width + args.shared_width) + choice * args.width + first + thread_at] =
         gate / (1.0f + exp(-gate)) * up * factor;
   }
@@ -119,7 +138,7 @@ kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device cons
                              uint3 group [[threadgroup_position_in_grid]], uint3 grid [[threadgroups_per_grid]],
                              uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                              uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
-  threadgroup uint4 staged[DOWN_SPANS_MAX * 128];
+  threadgroup uint4 staged[DOWN_SPANS_MAX * 144];
   threadgroup float group_sums[DOWN_SPANS_MAX * 8];
   threadgroup float partial[DOWN_SPANS_MAX * 16];
   threadgroup uint ids[32];
@@ -128,11 +147,11 @@ kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device cons
   uint choice = min(simdgroup_at / each, k), span = simdgroup_at - choice * each, first = group.x * 16;
   uint inputs = k * args.width + args.shared_width;
   // The shared expert needs nobody's choice, and this kernel alone writes residual.
-  SpanWeights<4> w;
+  SpanWeights<4> w[1];
   uint weight_row = min(first + lane / 4, args.hidden - 1), weight_row8 = min(first + 8 + lane / 4, args.hidden - 1);
   if (choice == k) {
-    span_load(w, 0, shared_codes, shared_scales, shared_biases, weight_row, span, args.shared_width, lane);
-    span_load(w, 1, shared_codes, shared_scales, shared_biases, weight_row8, span, args.shared_width, lane);
+    span_load(w[0], 0, shared_codes, shared_scales, shared_biases, weight_row, span, args.shared_width, lane);
+    span_load(w[0], 1, shared_codes, shared_scales, shared_biases, weight_row8, span, args.shared_width, lane);
   }
   bool mine = thread_at < 16 && first + thread_at < args.hidden;
   float gain_here = CHAIN && mine ? gain[first + thread_at] : 0.0f;
@@ -141,28 +160,24 @@ kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device cons
   } else {
     ly_wait_previous(x, routes);
   }
+  device const float *row_logits = logits + row * (args.experts + 1);
+  device const uint *route = routes + row * (2 * k + 1);
+  uint id = 0;
   if (simdgroup_at == 0) {
-    if (ROUTES) {
-      device const float *row_logits = logits + row * (args.experts + 1);
-      float gate = row_logits[args.experts];
-      uint id;
-      float weight;
-      top_k(row_logits, args.experts, k, lane, id, weight);
-      ids[lane] = id;
-      if (lane < k) weights[lane] = weight;
-      if (lane == 0) weights[k] = 1.0f / (1.0f + exp(-gate));
-    } else {
-      device const uint *route = routes + row * (2 * k + 1);
-      ids[lane] = lane < k ? route[lane] : 0u;
-      if (lane < k) weights[lane] = as_type<float>(route[k + lane]);
-      if (lane == 0) weights[k] = as_type<float>(route[2 * k]);
-    }
+    id = ROUTES ? top_k_ids(row_logits, args.experts, k, lane) : lane < k ? route[lane] : 0u;
+    ids[lane] = id;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (choice < k) {
     uint expert_row = args.first + ids[choice] * args.stride;
-    span_load(w, 0, codes, scales, biases, expert_row + weight_row, span, args.width, lane);
-    span_load(w, 1, codes, scales, biases, expert_row + weight_row8, span, args.width, lane);
+    span_load(w[0], 0, codes, scales, biases, expert_row + weight_row, span, args.width, lane);
+    span_load(w[0], 1, codes, scales, biases, expert_row + weight_row8, span, args.width, lane);
+  }
+  if (simdgroup_at == 0) {
+    float weight = ROUTES ? top_k_weight(row_logits, id, k, lane) : lane < k ? as_type<float>(route[k + lane]) : 0.0f;
+    float shared = ROUTES ? 1.0f / (1.0f + exp(-row_logits[args.experts])) : as_type<float>(route[2 * k]);
+    if (lane < k) weights[lane] = weight;
+    if (lane == 0) weights[k] = shared;
   }
   if (ROUTES) {
     ly_wait_previous(x);
@@ -171,13 +186,15 @@ kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device cons
   float before = mine ? residual[at] : 0.0f;
   row_stage<4>(staged, group_sums, x + row * inputs, inputs, thread_at, simdgroups * 32, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  float2 product = span_product(w, staged, group_sums, simdgroup_at, lane) * weights[choice];
-  partial_store(partial, product, simdgroup_at, lane);
+  float2 product[1];
+  span_products<4, 1>(product, w, staged, group_sums, simdgroup_at, lane);
+  product[0] *= weights[choice];
+  partial_store<1>(partial, product, simdgroup_at, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (simdgroup_at == 0) {
     float value = before;
     if (mine) {
-      value = partial_add(value, partial, 0, simdgroups, thread_at);
+      value = partial_add<1>(value, partial, 0, simdgroups, thread_at);
       residual[at] = value;
       if (CHAIN) next[at] = value * gain_here;
     }

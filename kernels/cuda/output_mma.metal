@@ -32,17 +32,17 @@ kernel void output_mma(device const uint *codes [[buffer(0)]], device const bflo
                        constant OutputArgs &args [[buffer(9)]], uint3 group [[threadgroup_position_in_grid]],
                        uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                        uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
-  threadgroup uint4 staged[MMA_INPUTS / 4];
+  threadgroup uint4 staged[MMA_STAGED];
   threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
   threadgroup float partial[MMA_SIMDGROUPS * 16];
   threadgroup float squares[MMA_SIMDGROUPS];
   uint spans = args.cols / span_inputs<4>(), tiles = MMA_SIMDGROUPS / spans, outputs = tiles * 16;
   uint span = simdgroup_at % spans, tile = simdgroup_at / spans;
   uint first = group.x * outputs, weight_row = first + tile * 16 + lane / 4;
-  SpanWeights<4> w;
+  SpanWeights<4> w[1];
   if (first + tile * 16 < args.rows) {
-    span_load(w, 0, codes, scales, biases, min(weight_row, args.rows - 1), span, args.cols, lane);
-    span_load(w, 1, codes, scales, biases, min(weight_row + 8, args.rows - 1), span, args.cols, lane);
+    span_load(w[0], 0, codes, scales, biases, min(weight_row, args.rows - 1), span, args.cols, lane);
+    span_load(w[0], 1, codes, scales, biases, min(weight_row + 8, args.rows - 1), span, args.cols, lane);
   }
   bool mine = thread_at < outputs && first + thread_at < args.rows;
   float gain_here = CHAIN && mine ? gain[first + thread_at] : 0.0f;
@@ -55,11 +55,12 @@ kernel void output_mma(device const uint *codes [[buffer(0)]], device const bflo
     row_stage<4>(staged, group_sums, x, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  float2 product = span_product(w, staged, group_sums, span, lane);
-  partial_store(partial, product, simdgroup_at, lane);
+  float2 product[1];
+  span_products<4, 1>(product, w, staged, group_sums, span, lane);
+  partial_store<1>(partial, product, simdgroup_at, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (mine) {
-    value = partial_add(value, partial, thread_at / 16, spans, thread_at % 16);
+    value = partial_add<1>(value, partial, thread_at / 16, spans, thread_at % 16);
     residual[at] = value;
     if (CHAIN) next[at] = value * gain_here;
   }

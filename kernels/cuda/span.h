@@ -13,11 +13,17 @@
 constant uint MMA_SIMDGROUPS = 8;   // of a threadgroup of project_mma, output_mma and experts_gate_up_mma; policy.rs says the same
 constant uint MMA_GROUP = 64;       // inputs of a quantisation group
 constant uint MMA_INPUTS = 4096;    // of a row of activations that is staged, at most
+constant uint MMA_STAGED = 5 * MMA_INPUTS / 16;   // of such a row, of four or eight bits, in threadgroup memory
 
 // Inputs of a span, of a chunk, and products of a chunk, each of 16 inputs.
 template <uint BITS> inline uint span_inputs() { return 2048 / BITS; }
 template <uint BITS> inline uint chunk_inputs() { return 512 / BITS; }
 template <uint BITS> inline uint chunk_steps() { return 32 / BITS; }
+
+// Of staged activations: what the lanes t of a product load in all its steps, one step after the other, and a gap, so that
+// neither those who write nor those who read meet in a bank.
+template <uint BITS> inline uint lane_steps() { return chunk_steps<BITS>() + 1; }
+template <uint BITS> inline uint staged_at(uint chunk, uint t) { return (chunk * 4 + t) * lane_steps<BITS>(); }
 
 // Weights of lane 4 g + t: of rows g and g + 8 the words of its part of each chunk, and the scale and bias of every group
 // whose sums it gets (group 4 i + t of the span).
@@ -100,8 +106,8 @@ template <uint BITS>
 inline void inputs_stage(threadgroup uint4 *staged, threadgroup float *sums, Inputs in, uint at, bool inside, uint lane) {
   float4 low = in.low * 0.00390625f, high = in.high * 0.00390625f;
   uint chunk = at / chunk_inputs<BITS>(), within = at % chunk_inputs<BITS>(), t = within / (128 / BITS);
-  threadgroup uint4 *to = staged + (chunk * chunk_steps<BITS>() + within % (128 / BITS) / 4) * 4 + t;
-  if (inside) steps_stage<BITS>(to, 4, low, high);
+  threadgroup uint4 *to = staged + staged_at<BITS>(chunk, t) + within % (128 / BITS) / 4;
+  if (inside) steps_stage<BITS>(to, 1, low, high);
   float sum = group_sum(in);
   if (inside && lane % 8 == 0) sums[at / MMA_GROUP] = sum;
 }
@@ -136,51 +142,65 @@ template <uint BITS> inline void codes_mma(thread float *sums, uint a0, uint a1,
   }
 }
 
-// Outputs of rows g and g + 8 from one span: every lane of a row gets them. `staged` and `sums` of the whole row.
-template <uint BITS>
-inline float2 span_product(thread const SpanWeights<BITS> &w, threadgroup const uint4 *staged, threadgroup const float *sums, uint span,
-                           uint lane) {
+// Outputs of rows g and g + 8 of each tile from one span: every lane of a row gets them. Tiles share what is loaded of the
+// inputs. `staged` and `sums` of the whole row.
+template <uint BITS, uint TILES>
+inline void span_products(thread float2 *products, thread const SpanWeights<BITS> *w, threadgroup const uint4 *staged,
+                          threadgroup const float *sums, uint span, uint lane) {
   constexpr uint STEPS = 32 / BITS, SETS = 8 / BITS, CHUNKS = 4 / SETS;
   uint t = lane % 4, column = lane / 4;
-  float upper = 0.0f, lower = 0.0f;
+  for (uint n = 0; n < TILES; ++n) products[n] = float2(0.0f, 0.0f);
   for (uint set = 0; set < SETS; ++set) {
-    // Two chains, so that a product need not wait for the one before it.
-    float even[4] = {0.0f, 0.0f, 0.0f, 0.0f}, odd[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    // Two chains a tile, so that a product need not wait for the one before it.
+    float even[TILES][4], odd[TILES][4];
+    for (uint n = 0; n < TILES; ++n)
+      for (uint c = 0; c < 4; ++c) {
+        even[n][c] = 0.0f;
+        odd[n][c] = 0.0f;
+      }
     for (uint i = 0; i < CHUNKS; ++i) {
       uint chunk = set * CHUNKS + i;
       // The group of this lane's inputs, of the set's four: whose columns they go to.
       bool mine = (BITS == 4 ? i * 2 + t / 2 : i) == column / 2;
-      threadgroup const uint2 *from = (threadgroup const uint2 *)(staged + ((span * 4 + chunk) * STEPS * 4 + t)) + column % 2;
+      threadgroup const uint2 *from = (threadgroup const uint2 *)(staged + staged_at<BITS>(span * 4 + chunk, t)) + column % 2;
       for (uint step = 0; step < STEPS; ++step) {
-        uint2 b = mine ? from[step * 8] : uint2(0u, 0u);
-        uint a0 = w.words[0][chunk * 4 + step * 4 / STEPS], a1 = w.words[1][chunk * 4 + step * 4 / STEPS];
-        codes_mma<BITS>(step % 2 == 0 ? even : odd, a0, a1, step, b);
+        uint2 b = mine ? from[step * 2] : uint2(0u, 0u);
+        uint word = chunk * 4 + step * 4 / STEPS;
+        for (uint n = 0; n < TILES; ++n)
+          codes_mma<BITS>(step % 2 == 0 ? even[n] : odd[n], w[n].words[0][word], w[n].words[1][word], step, b);
       }
     }
     // 2^32 and 2^21 undo what codes and activations were divided by.
     float sum = sums[(span * span_inputs<BITS>()) / MMA_GROUP + set * 4 + t];
-    float above = (even[0] + odd[0]) * 4294967296.0f + (even[1] + odd[1]) * 2097152.0f;
-    float below = (even[2] + odd[2]) * 4294967296.0f + (even[3] + odd[3]) * 2097152.0f;
-    upper += w.scales[0][set] * above + w.biases[0][set] * sum;
-    lower += w.scales[1][set] * below + w.biases[1][set] * sum;
+    for (uint n = 0; n < TILES; ++n) {
+      float above = (even[n][0] + odd[n][0]) * 4294967296.0f + (even[n][1] + odd[n][1]) * 2097152.0f;
+      float below = (even[n][2] + odd[n][2]) * 4294967296.0f + (even[n][3] + odd[n][3]) * 2097152.0f;
+      products[n].x += w[n].scales[0][set] * above + w[n].biases[0][set] * sum;
+      products[n].y += w[n].scales[1][set] * below + w[n].biases[1][set] * sum;
+    }
   }
-  upper += simd_shuffle_xor(upper, 1);
-  lower += simd_shuffle_xor(lower, 1);
-  upper += simd_shuffle_xor(upper, 2);
-  lower += simd_shuffle_xor(lower, 2);
-  return float2(upper, lower);
+  for (uint n = 0; n < TILES; ++n) {
+    products[n].x += simd_shuffle_xor(products[n].x, 1);
+    products[n].y += simd_shuffle_xor(products[n].y, 1);
+    products[n].x += simd_shuffle_xor(products[n].x, 2);
+    products[n].y += simd_shuffle_xor(products[n].y, 2);
+  }
 }
 
-// Puts a simdgroup's sixteen outputs of its span into `partial`, [simdgroups][16]; a barrier makes them visible to all.
-inline void partial_store(threadgroup float *partial, float2 product, uint simdgroup_at, uint lane) {
-  if (lane % 4 == 0) {
-    partial[simdgroup_at * 16 + lane / 4] = product.x;
-    partial[simdgroup_at * 16 + 8 + lane / 4] = product.y;
-  }
+// Puts a simdgroup's outputs of its span, sixteen a tile, into `partial`, [simdgroups][TILES][16]; a barrier makes them
+// visible to all.
+template <uint TILES>
+inline void partial_store(threadgroup float *partial, thread const float2 *products, uint simdgroup_at, uint lane) {
+  for (uint n = 0; n < TILES; ++n)
+    if (lane % 4 == 0) {
+      partial[(simdgroup_at * TILES + n) * 16 + lane / 4] = products[n].x;
+      partial[(simdgroup_at * TILES + n) * 16 + 8 + lane / 4] = products[n].y;
+    }
 }
 
 // `sum` plus output `at` of `tile`, from the simdgroups that have its spans, one after the other.
+template <uint TILES>
 inline float partial_add(float sum, threadgroup const float *partial, uint tile, uint spans, uint at) {
-  for (uint i = 0; i < spans; ++i) sum += partial[(tile * spans + i) * 16 + at];
+  for (uint i = 0; i < spans; ++i) sum += partial[((tile / TILES * spans + i) * TILES + tile % TILES) * 16 + at];
   return sum;
 }

@@ -48,8 +48,8 @@ pub fn lane_inputs(cols: usize, group: usize, vector_rows: usize) -> usize {
     [32, 16, 8].into_iter().find(|&inputs| inputs <= most && cols.is_multiple_of(inputs) && 32 * inputs <= cols).unwrap_or(8)
 }
 
-/// Simdgroups of a threadgroup of `project_mma`, `output_mma` and `experts_gate_up_mma`: as many as of `project`.
-/// `kernels/cuda/span.h` says the same, and of the next two.
+/// Simdgroups of a threadgroup of `output_mma` and the mma kernels of several rows, and of the others at most: as many as of
+/// `project`. `kernels/cuda/span.h` says the same, and of the next two.
 pub const MMA_SIMDGROUPS: usize = PROJECT_THREADS as usize / 32;
 
 /// Inputs of one quantisation group that the mma kernels cover.
@@ -74,6 +74,18 @@ pub fn mma_spans(bits: Bits, group: usize, cols: usize) -> Option<usize> {
     }
     let spans = cols / span_inputs(bits);
     (MMA_SIMDGROUPS.is_multiple_of(spans)).then_some(spans)
+}
+
+/// Tiles of sixteen weight rows that a simdgroup of `project_mma` and `experts_gate_up_mma` multiplies. Two share what is
+/// loaded of the activations; of eight bits they would take all registers.
+pub fn mma_tiles(bits: Bits) -> usize {
+    if bits == Bits::Q4 { 2 } else { 1 }
+}
+
+/// Simdgroups of a threadgroup of `project_mma` and `experts_gate_up_mma`: few threads leave registers for the next launch,
+/// which may then begin while this one runs.
+pub fn mma_simdgroups(bits: Bits, spans: usize) -> usize {
+    spans.max(MMA_SIMDGROUPS / mma_tiles(bits))
 }
 
 /// Inputs of a row that `project_mma_rows` covers: threadgroup memory holds four rows, and leaves room for three threadgroups

@@ -8,8 +8,8 @@ use crate::entry::{Bits, entry, entry2, entry3};
 use crate::launch::{ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine};
 use crate::matrix::{GpuExperts, GpuMatrix};
 use crate::policy::{
-    DOWN_SPANS_MAX, FEW_ROWS, GATE_OUTPUTS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, TILE_THREADS,
-    WG_ROWS, WG_THREADS, span_inputs, tile_rows, wgmma_rows,
+    DOWN_SPANS_MAX, FEW_ROWS, GATE_OUTPUTS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS,
+    mma_simdgroups, mma_tiles, span_inputs, tile_rows, wgmma_rows,
 };
 
 /// One grouped product: the routed experts, or the shared expert for all rows.
@@ -62,12 +62,16 @@ impl<B: Backend> GpuDevice<B> {
     fn gate_up_few(&mut self, layer: usize, rows: usize, [x, routes, hidden]: [View; 3]) {
         let (config, weights, fused) = (&self.config, &self.model.layers[layer], self.routes_in_gate_up(rows));
         let (gate, up, shared_gate, shared_up) = (weights.gate, weights.up, weights.shared_gate, weights.shared_up);
-        let (entry, outputs) = match self.mma_gate_spans(layer) {
-            Some(spans) => (if fused { "experts_gate_up_mma_routes" } else { "experts_gate_up_mma" }, MMA_SIMDGROUPS / spans * 8),
+        let (entry, outputs, threads) = match self.mma_gate_spans(layer) {
+            Some(spans) => {
+                let entry = if fused { "experts_gate_up_mma_routes" } else { "experts_gate_up_mma" };
+                let simdgroups = mma_simdgroups(Bits::Q4, spans);
+                (entry, simdgroups / spans * mma_tiles(Bits::Q4) * 8, 32 * simdgroups as u32)
+            }
             None => {
                 let stem = if fused { "experts_gate_up_routes" } else { "experts_gate_up" };
                 let entry = entry2(stem, gate.all.bits.suffix(), gate.all.lane_inputs(1));
-                (entry, GATE_OUTPUTS * PROJECT_THREADS as usize / 32)
+                (entry, GATE_OUTPUTS * PROJECT_THREADS as usize / 32, PROJECT_THREADS)
             }
         };
         ExpertsGateUp {
@@ -102,7 +106,7 @@ impl<B: Backend> GpuDevice<B> {
             parts: self.chained_parts(),
             eps: config.rms_eps,
             grid: [config.expert_width.max(config.shared_width).div_ceil(outputs), config.experts_per_token + 1, rows],
-            threads: PROJECT_THREADS,
+            threads,
         }
         .launch("moe_gate_up", &mut self.list);
     }

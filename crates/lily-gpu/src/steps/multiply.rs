@@ -9,7 +9,7 @@ use crate::matrix::GpuMatrix;
 use crate::options::TileRows;
 use crate::policy::{
     FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, WG_WIDE_ROWS, mma_rows,
-    project_outputs, tile_rows, vector_rows, wgmma_rows, wgmma_wide,
+    mma_simdgroups, mma_tiles, project_outputs, tile_rows, vector_rows, wgmma_rows, wgmma_wide,
 };
 
 /// Rows of activations and where their product goes.
@@ -47,14 +47,18 @@ impl<B: Backend> GpuDevice<B> {
         let [m0, m1, m2, m3] = padded(run);
         let rows = vector_rows(product.rows);
         // The mma kernels take all rows, one or four at a time, their weights in registers.
-        let (entry, outputs, row_tiles) = match self.mma_spans(&m0) {
+        let (entry, outputs, row_tiles, simdgroups) = match self.mma_spans(&m0) {
+            Some(spans) if mma_rows(product.rows, m0.cols) => {
+                (entry("project_mma_rows", m0.bits.suffix()), MMA_SIMDGROUPS / spans * 16, 1, MMA_SIMDGROUPS)
+            }
             Some(spans) => {
-                let stem = if mma_rows(product.rows, m0.cols) { "project_mma_rows" } else { "project_mma" };
-                (entry(stem, m0.bits.suffix()), MMA_SIMDGROUPS / spans * 16, 1)
+                let simdgroups = mma_simdgroups(m0.bits, spans);
+                (entry("project_mma", m0.bits.suffix()), simdgroups / spans * mma_tiles(m0.bits) * 16, 1, simdgroups)
             }
             None => {
-                let outputs = project_outputs(rows) * PROJECT_THREADS as usize / 32;
-                (entry3("project", m0.bits.suffix(), rows, m0.lane_inputs(rows)), outputs, product.rows.div_ceil(rows))
+                let simdgroups = PROJECT_THREADS as usize / 32;
+                let entry = entry3("project", m0.bits.suffix(), rows, m0.lane_inputs(rows));
+                (entry, project_outputs(rows) * simdgroups, product.rows.div_ceil(rows), simdgroups)
             }
         };
         let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(outputs)).sum();
@@ -87,7 +91,7 @@ impl<B: Backend> GpuDevice<B> {
             parts: self.chained_parts(),
             eps: self.config.rms_eps,
             grid: [tiles, row_tiles, 1],
-            threads: PROJECT_THREADS,
+            threads: 32 * simdgroups as u32,
         }
         .launch(product.stage, &mut self.list);
     }
