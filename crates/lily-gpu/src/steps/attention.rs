@@ -119,8 +119,12 @@ impl<B: Backend> GpuDevice<B> {
 
     fn flash_entry(&self) -> &'static str {
         let dim = self.config.head_dim;
-        if self.native.attention_wgmma {
-            return entry2("attn_flash_wgmma", dim, flash_held(dim)[0]);
+        // While variants are compared: LILY_FLASH=mma, or what is held in registers: 0, 128.
+        let chosen = std::env::var("LILY_FLASH").unwrap_or_default();
+        if self.native.attention_wgmma && chosen != "mma" {
+            let all = flash_held(dim);
+            let held = all.iter().find(|held| held.to_string() == chosen).unwrap_or(&all[0]);
+            return entry2("attn_flash_wgmma", dim, held);
         }
         entry(if self.native.attention_many { "attn_flash_mma" } else { "attn_flash" }, dim)
     }
