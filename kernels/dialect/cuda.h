@@ -45,6 +45,12 @@ LY_FN float rsqrt(float x) { return ::rsqrtf(x); }
 LY_FN float exp(float x) { return ::expf(x); }
 LY_FN float log(float x) { return ::logf(x); }
 LY_FN float sqrt(float x) { return ::sqrtf(x); }
+// One instruction; within 2^-22 of itself.
+LY_FN float ly_exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
 template <class T> LY_FN T max(T a, T b) { return a > b ? a : b; }
 template <class T> LY_FN T min(T a, T b) { return a < b ? a : b; }
 template <class T> LY_FN T clamp(T v, T low, T high) { return min(max(v, low), high); }
@@ -202,10 +208,20 @@ LY_FN void ly_wgmma_see() { asm volatile("fence.proxy.async.shared::cta;" ::: "m
 LY_FN void ly_wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 LY_FN void ly_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 LY_FN void ly_wgmma_before_last() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
-template <uint N> LY_FN void ly_wgmma_all(float *c) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+namespace ly {
+// What is read of `c` from here on stays behind this place.
+template <uint N> LY_FN void settled(float *c) {
 #pragma unroll
   for (uint i = 0; i < N / 2; ++i) asm volatile("" : "+f"(c[i])::"memory");
+}
+} // namespace ly
+template <uint N> LY_FN void ly_wgmma_before_last(float *c) {
+  ly_wgmma_before_last();
+  ly::settled<N>(c);
+}
+template <uint N> LY_FN void ly_wgmma_all(float *c) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  ly::settled<N>(c);
 }
 template <uint N> LY_FN void ly_wgmma_end(float *c) {
   ly_wgmma_commit();
@@ -216,9 +232,16 @@ template <uint N> LY_FN void ly_wgmma_end(float *c) {
 #define LY_OUT16(c, i) LY_OUT8(c, i), LY_OUT8(c, i + 8)
 #define LY_OUT32(c, i) LY_OUT16(c, i), LY_OUT16(c, i + 16)
 #define LY_OUT64(c, i) LY_OUT32(c, i), LY_OUT32(c, i + 32)
+namespace ly {
+// Where wgmma finds an operand that is swizzled over 128 bytes; groups of eight rows follow each other. `across` is the
+// distance, in bytes, of the next 64 columns where rows are inputs, else of no meaning.
+LY_FN ulong swizzled_operand(const half *at, uint offset, uint across = 16) {
+  return ulong((shared_address(at) + offset & 0x3ffff) >> 4) | ulong(across >> 4) << 16 | 64ul << 32 | 1ul << 62;
+}
+} // namespace ly
 template <uint N>
 LY_FN void ly_wgmma(float *c, uint a0, uint a1, uint a2, uint a3, const ly_swizzled<N> &tile, uint step) {
-  const ulong from = ulong((ly::shared_address(tile.at) + 32 * step & 0x3ffff) >> 4) | 1ul << 16 | 64ul << 32 | 1ul << 62;
+  const ulong from = ly::swizzled_operand(tile.at, 32 * step);
   if constexpr (N == 16)
     asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -257,6 +280,49 @@ LY_FN void ly_wgmma(float *c, uint a0, uint a1, uint a2, uint a3, const ly_swizz
                  : LY_OUT64(c, 0), LY_OUT64(c, 64) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
   else
     static_assert(N == 16, "wgmma of 16, 32, 64, 128 or 256 rows");
+}
+template <uint N, uint M>
+LY_FN void ly_wgmma_shared(float *c, const ly_swizzled<M> &rows_a, uint first, const ly_swizzled<N> &rows_b, uint step, bool onto) {
+  static_assert(N == 64, "wgmma with both operands in threadgroup memory: of 64 rows");
+  const ulong a = ly::swizzled_operand(rows_a.at, first * 128 + 32 * step), b = ly::swizzled_operand(rows_b.at, 32 * step);
+  asm volatile("{\n.reg .pred onto;\nsetp.ne.u32 onto, %34, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+               "}, %32, %33, onto, 1, 1, 0, 0;\n}"
+               : LY_OUT32(c, 0) : "l"(a), "l"(b), "r"(uint(onto)));
+}
+template <uint N, uint ROWS>
+LY_FN void ly_wgmma_across(float *c, uint a0, uint a1, uint a2, uint a3, const ly_swizzled<ROWS> *blocks, uint step) {
+  const ulong from = ly::swizzled_operand(blocks->at, 2048 * step, ROWS * 128);
+  if constexpr (N == 64)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                 : LY_OUT32(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
+  else if constexpr (N == 128)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+                 : LY_OUT64(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
+  else if constexpr (N == 256)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+                 "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 1;"
+                 : LY_OUT64(c, 0), LY_OUT64(c, 64) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
+  else
+    static_assert(N == 64, "wgmma of 64, 128 or 256 columns");
 }
 #undef LY_OUT4
 #undef LY_OUT8

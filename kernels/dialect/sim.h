@@ -111,6 +111,7 @@ using std::floor;
 using std::log;
 using std::sqrt;
 
+LY_FN float ly_exp2(float x) { return std::exp2(x); }
 LY_FN float rsqrt(float x) { return 1.0f / std::sqrt(x); }
 LY_FN float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 template <class T> LY_FN T max(T a, T b) { return a > b ? a : b; }

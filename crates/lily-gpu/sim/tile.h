@@ -207,6 +207,7 @@ LY_RUNTIME void ly_wgmma_see() {}
 LY_RUNTIME void ly_wgmma_begin() {}
 LY_RUNTIME void ly_wgmma_commit() {}
 LY_RUNTIME void ly_wgmma_before_last() {}
+template <uint N> LY_RUNTIME void ly_wgmma_before_last(float *) {}
 template <uint N> LY_RUNTIME void ly_wgmma_all(float *) {}
 template <uint N> LY_RUNTIME void ly_wgmma_end(float *) {}
 
@@ -230,6 +231,53 @@ LY_RUNTIME void ly_wgmma(float *c, uint a0, uint a1, uint a2, uint a3, const ly_
   auto finish = [=](ly::Fragments **parts) {
     ly::check_rows(b, int(N), 64, 64, LY_PASS);
     ly::multiply_swizzled<int(N)>(parts, b, step);
+  };
+  ly::exchange(&part, finish, LY_PASS);
+}
+
+namespace ly {
+// Inputs 16 * step .. of row `row`: two parts of sixteen bytes.
+LY_RUNTIME void check_step(const half *rows, int row, uint step, const char *file, int line) {
+  for (uint part = 2 * step; part < 2 * step + 2; ++part) check_rows(rows + row * 64 + (part ^ (row & 7)) * 8, 1, 8, 8, file, line);
+}
+}  // namespace ly
+
+// The simdgroup's sixteen rows of the 64 from `first` on become the first operand, as if its lanes had them.
+template <uint N, uint M>
+LY_RUNTIME void ly_wgmma_shared(float *c, const ly_swizzled<M> &rows_a, uint first, const ly_swizzled<N> &rows_b, uint step, bool onto,
+                                LY_SITE) {
+  ly::Fragments part = {c, {0, 0, 0, 0}, {0, 0}};
+  uint row0 = first + ly::G->simdgroup % 4 * 16;
+  const half *a = rows_a.at, *b = rows_b.at;
+  auto finish = [=](ly::Fragments **parts) {
+    for (uint row = row0; row < row0 + 16; ++row) ly::check_step(a, int(row), step, LY_PASS);
+    for (uint row = 0; row < N; ++row) ly::check_step(b, int(row), step, LY_PASS);
+    for (uint lane = 0; lane < 32; ++lane) {
+      for (uint i = 0; i < 4; ++i) {
+        uint row = row0 + lane / 4 + i % 2 * 8, in = step * 2 + i / 2;
+        memcpy(&parts[lane]->a[i], a + row * 64 + (in ^ (row & 7)) * 8 + 2 * (lane % 4), sizeof(uint));
+      }
+      for (uint i = 0; i < N / 2 && !onto; ++i) parts[lane]->c[i] = 0.0f;
+    }
+    ly::multiply_swizzled<int(N)>(parts, b, step);
+  };
+  ly::exchange(&part, finish, LY_PASS);
+}
+
+// The other operand: rows 16 * step .. are the inputs, 64 of the N columns in each block.
+template <uint N, uint ROWS>
+LY_RUNTIME void ly_wgmma_across(float *c, uint a0, uint a1, uint a2, uint a3, const ly_swizzled<ROWS> *blocks, uint step, LY_SITE) {
+  ly::Fragments part = {c, {a0, a1, a2, a3}, {0, 0}};
+  auto finish = [=](ly::Fragments **parts) {
+    float *b = ly::scratch<16 * 16 + 16 * int(N), 16 * int(N)>();
+    for (uint block = 0; block < N / 64; ++block) {
+      const half *rows = blocks[block].at + step * 16 * 64;
+      ly::check_rows(rows, 16, 64, 64, LY_PASS);
+      for (uint row = 0; row < 16; ++row)
+        for (uint part = 0; part < 8; ++part)
+          ly::widen(b + row * N + block * 64 + part * 8, rows + row * 64 + (part ^ (row & 7)) * 8, 8);
+    }
+    ly::multiply_fragments<int(N)>(parts, b);
   };
   ly::exchange(&part, finish, LY_PASS);
 }

@@ -49,7 +49,8 @@ pub struct GpuOptions {
     pub fused_chains: bool,
     /// Products of few rows on tensor cores, where the device multiplies from registers; else with plain arithmetic.
     pub mma_decode: bool,
-    /// Products of many rows on warpgroups, where the device has them; else tile by tile of one simdgroup.
+    /// Products of many rows on warpgroups, where the device has them, those of attention included; else tile by tile of one
+    /// simdgroup.
     pub wgmma_prefill: bool,
     /// Attention keeps queries, scores and results in registers, where the device multiplies from them; else they go through
     /// threadgroup memory, those of few rows through plain arithmetic.
@@ -67,6 +68,8 @@ pub(crate) struct Native {
     pub wgmma: bool,
     /// Attention of many rows.
     pub attention_many: bool,
+    /// The same on warpgroups.
+    pub attention_wgmma: bool,
     /// Attention of few rows.
     pub attention_few: bool,
     /// The DeltaNet state through many tokens.
@@ -83,6 +86,7 @@ impl Native {
             // A matrix that is expanded before has no codes left to multiply by.
             wgmma: options.wgmma_prefill && options.fused_dequantise && backend.has_wgmma(),
             attention_many: attention,
+            attention_wgmma: attention && options.wgmma_prefill && backend.has_wgmma(),
             // It packs heads and shares reads: without either technique there is only the portable kernel.
             attention_few: attention && options.coalesced_kv && options.packed_heads,
             scan_mma: options.delta_scan == DeltaScan::Chunked && backend.has_mma(),

@@ -123,9 +123,13 @@ fn single_steps(checked: &Watched) {
         for dims in [awkward().attention, heads(4, 2, 64), heads(2, 2, 128), heads(4, 1, 256)] {
             attention::check(checked, dims, CAPACITY, &batches);
         }
+        let one_simdgroup = checked.native().with(|options| options.wgmma_prefill = false);
         for dims in [heads(6, 2, 64), heads(2, 2, 128), heads(8, 1, 256)] {
             attention::check(&checked.native(), dims, CAPACITY, &batches);
+            attention::check(&one_simdgroup, dims, CAPACITY, &batches);
         }
+        // More steps than there is room for at once.
+        attention::check(&checked.native(), heads(8, 1, 256), CAPACITY, &[&[(450, 20)]]);
         attention::check(&checked.native(), heads(12, 1, 64), CAPACITY, &batches[..1]);
         attention::check(&alone, heads(4, 1, 32), CAPACITY, &batches[..1]);
         attention::check(&strided, heads(4, 1, 256), CAPACITY, &batches[..1]);

@@ -106,6 +106,12 @@ fn attention_sees_its_own_sequence_up_to_its_own_row() {
         attention::check(&cuda, dims, CAPACITY, &attention::BATCHES);
         attention::check(&cuda, dims, CAPACITY, &attention::FEW);
         attention::check(&Cuda(GpuOptions { attention_mma: false, ..cuda.0 }), dims, CAPACITY, &attention::FEW);
+        attention::check(&Cuda(GpuOptions { wgmma_prefill: false, ..cuda.0 }), dims, CAPACITY, &attention::BATCHES);
+    }
+    // The other head sizes of tiles; groups of heads that do not divide them.
+    for (heads_q, heads_kv, head_dim) in [(24, 2, 128), (3, 3, 64)] {
+        let dims = AttentionDims { heads_q, heads_kv, head_dim, ..ATTENTION_DIMS[0] };
+        attention::check(&cuda, dims, CAPACITY, &attention::BATCHES);
     }
 }
 

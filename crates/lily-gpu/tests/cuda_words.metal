@@ -44,6 +44,56 @@ LY_KERNEL(tile_kn_16_8_16, tile<16, 8, 16, true>)
 LY_KERNEL(tile_kn_32_24_48, tile<32, 24, 48, true>)
 LY_KERNEL(tile_kn_64_32_64, tile<64, 32, 64, true>)
 
+// What warpgroups multiply with both operands in threadgroup memory, and with the second lying across. Of four simdgroups.
+// scores [64, 64] = a[row0 ..] b^T, twice where args.count is not 0; out [64, N] = a[row0 ..] v. a [128, 64], b [64, 64],
+// v [64, N].
+template <uint N> kernel void warpgroup_words(device const half *a [[buffer(0)]], device const half *b [[buffer(1)]],
+                                              device const half *v [[buffer(2)]], device float *scores [[buffer(3)]],
+                                              device float *out [[buffer(4)]], constant CountArgs &args [[buffer(5)]],
+                                              uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+                                              uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
+  threadgroup ly_swizzled<128> rows_a[1];
+  threadgroup ly_swizzled<64> rows_b[1];
+  threadgroup ly_swizzled<64> blocks[N / 64];
+  for (uint i = thread_at; i < 128 * 8; i += 128) ly_copy16(ly_swizzled_at(rows_a[0], i / 8, i % 8), a + i * 8);
+  for (uint i = thread_at; i < 64 * 8; i += 128) ly_copy16(ly_swizzled_at(rows_b[0], i / 8, i % 8), b + i * 8);
+  for (uint i = thread_at; i < 64 * (N / 8); i += 128) {
+    uint row = i / (N / 8), part = i % (N / 8);
+    ly_copy16(ly_swizzled_at(blocks[part / 8], row, part % 8), v + i * 8);
+  }
+  ly_copy_commit();
+  ly_copy_wait<0>();
+  ly_wgmma_see();
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float s[32], c[N / 2];
+  for (uint i = 0; i < 32; ++i) s[i] = 1000.0f;
+#pragma unroll
+  for (uint i = 0; i < N / 2; ++i) c[i] = 0.0f;
+  uint row0 = 64, g = lane / 4, t = lane % 4, p[16];
+  ly_wgmma_begin();
+#pragma unroll
+  for (uint i = 0; i < 4; ++i) ly_wgmma_shared<64>(s, rows_a[0], row0, rows_b[0], i, i > 0);
+  if (args.count > 0)
+#pragma unroll
+    for (uint i = 0; i < 4; ++i) ly_wgmma_shared<64>(s, rows_a[0], row0, rows_b[0], i, true);
+  ly_wgmma_end<64>(s);
+#pragma unroll
+  for (uint i = 0; i < 16; ++i) {
+    uint row = row0 + simdgroup_at * 16 + g + i % 2 * 8, column = i / 4 * 16 + i % 4 / 2 * 8 + 2 * t;
+    p[i] = *(device const uint *)(a + row * 64 + column);
+  }
+  ly_wgmma_begin();
+#pragma unroll
+  for (uint i = 0; i < 4; ++i) ly_wgmma_across<N>(c, p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3], blocks, i);
+  ly_wgmma_end<N>(c);
+#pragma unroll
+  for (uint i = 0; i < 32; ++i) scores[(simdgroup_at * 16 + g + i % 4 / 2 * 8) * 64 + i / 4 * 8 + 2 * t + i % 2] = s[i];
+#pragma unroll
+  for (uint i = 0; i < N / 2; ++i) out[(simdgroup_at * 16 + g + i % 4 / 2 * 8) * N + i / 4 * 8 + 2 * t + i % 2] = c[i];
+}
+LY_KERNEL(warpgroup_words_64, warpgroup_words<64>)
+LY_KERNEL(warpgroup_words_128, warpgroup_words<128>)
+
 // Row w of each output is word w for 32 lanes.
 kernel void simdgroup_words(device const float *x [[buffer(0)]], device const uint *n [[buffer(1)]], device float *floats [[buffer(2)]],
                             device uint *numbers [[buffer(3)]], uint lane [[thread_index_in_simdgroup]]) {
@@ -85,6 +135,7 @@ kernel void mathematics(device const float *x [[buffer(0)]], device float *out [
     out[5 * args.count + i] = float(bfloat(v));
     out[6 * args.count + i] = float(half(v));
     out[7 * args.count + i] = clamp(v, -1.0f, select(1.0f, 2.0f, v > 10.0f));
+    out[9 * args.count + i] = ly_exp2(v);
     out[8 * args.count + i] = dot(four, float4(2.0f)) + max(four.x, four.y);
   }
 }

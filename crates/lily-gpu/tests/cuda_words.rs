@@ -66,6 +66,37 @@ fn tiles_multiply_scale_and_store() {
 }
 
 #[test]
+fn warpgroups_multiply_what_lies_in_threadgroup_memory() {
+    let Some(mut gpu) = gpu(&[]) else { return };
+    if !gpu.backend.has_wgmma() {
+        return eprintln!("skips: the GPU has no warpgroups");
+    }
+    for (kernel, n) in [("warpgroup_words_64", 64), ("warpgroup_words_128", 128)] {
+        gpu.backend.prepare_kernels(&[kernel]).expect("it compiles");
+        let ((a, a_values), (b, b_values), (v, v_values)) = (halfs(1, 128 * 64), halfs(2, 64 * 64), halfs(3, 64 * n));
+        let (a, b, v) = (gpu.filled(&a), gpu.filled(&b), gpu.filled(&v));
+        for twice in [0, 1] {
+            let scores = gpu.filled(&bytes(&[f32::NAN; 64 * 64]));
+            let out = gpu.filled(&bytes(&vec![f32::NAN; 64 * n]));
+            let reads = [a, b, v].map(|view| (view, Access::Read));
+            let bindings = reads.into_iter().chain([(scores, Access::Write), (out, Access::Write)]).collect();
+            let mut list = CommandList::new(false);
+            list.push(launch(kernel, bindings, words(&[twice]), [1, 1, 1], 128));
+            gpu.backend.run(&list).expect("it runs");
+            let dot = |row: usize, other: &dyn Fn(usize) -> f64| (0..64).map(|i| a_values[(64 + row) * 64 + i] * other(i)).sum::<f64>();
+            for (at, found) in floats(&gpu.bytes(scores)).into_iter().enumerate() {
+                let expected = f64::from(1 + twice) * dot(at / 64, &|i| b_values[at % 64 * 64 + i]);
+                assert!((f64::from(found) - expected).abs() <= 1e-3, "{kernel}, score {at}: {found} for {expected}");
+            }
+            for (at, found) in floats(&gpu.bytes(out)).into_iter().enumerate() {
+                let expected = dot(at / n, &|i| v_values[i * n + at % n]);
+                assert!((f64::from(found) - expected).abs() <= 1e-3, "{kernel}, sum {at}: {found} for {expected}");
+            }
+        }
+    }
+}
+
+#[test]
 fn lanes_exchange() {
     let Some(mut gpu) = gpu(&["simdgroup_words"]) else { return };
     let x = noise(3, 32);
@@ -117,7 +148,7 @@ fn mathematics_is_as_exact_as_promised() {
     x.extend(noise(4, 4096).iter().map(|value| value * 20.0 + 1e-3));
     x.extend((0..2048u32).map(|at| f32::from_bits(0x3f80_0000 + (at << 12))));
     let input = gpu.filled(&bytes(&x));
-    let out = gpu.buffer(9 * x.len() * 4);
+    let out = gpu.buffer(10 * x.len() * 4);
     let groups = x.len().div_ceil(256) as u32;
     let mut list = CommandList::new(false);
     list.push(launch("mathematics", vec![(input, Access::Read), (out, Access::Write)], words(&[x.len() as u32]), [groups, 1, 1], 256));
@@ -127,7 +158,7 @@ fn mathematics_is_as_exact_as_promised() {
     let ulp = f64::from(f32::EPSILON);
     // Name, definition, relative error in units in the last place. (`bf16::from_f64` would round twice.)
     type Row<'a> = (&'a str, &'a dyn Fn(f64) -> f64, f64);
-    let rows: [Row; 9] = [
+    let rows: [Row; 10] = [
         ("exp", &f64::exp, 2.0),
         ("log", &|v| v.abs().ln(), 2.0),
         ("sqrt", &|v| v.abs().sqrt(), 0.5),
@@ -137,6 +168,7 @@ fn mathematics_is_as_exact_as_promised() {
         ("half", &|v| f16::from_f32(v as f32).to_f64(), 0.0),
         ("clamp", &|v| v.clamp(-1.0, if v > 10.0 { 2.0 } else { 1.0 }), 0.0),
         ("dot", &|v| 2.0 * (v + 6.0) + v.max(1.0), f64::INFINITY),
+        ("exp2", &f64::exp2, 2.0),
     ];
     for (row, (name, definition, limit)) in rows.into_iter().enumerate() {
         let mut worst = (0.0, 0.0);

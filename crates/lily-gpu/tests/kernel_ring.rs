@@ -61,11 +61,17 @@ fn attention_sees_its_own_sequence_up_to_its_own_row() {
     for dims in [awkward().attention, ATTENTION_DIMS[1]] {
         attention::check(&Sim::fast(), dims, CAPACITY, &attention::BATCHES);
         attention::check(&Sim::fast().native(), dims, CAPACITY, &attention::BATCHES);
+        let one_simdgroup = Sim::fast().native().with(|options| options.wgmma_prefill = false);
+        attention::check(&one_simdgroup, dims, CAPACITY, &attention::BATCHES);
         attention::check(&Sim::fast(), dims, CAPACITY, &attention::FEW);
     }
     // As many query heads as a threadgroup takes, more, and fewer.
     let heads = |heads_q, heads_kv, head_dim| AttentionDims { heads_q, heads_kv, head_dim, ..ATTENTION_DIMS[0] };
     for dims in [ATTENTION_DIMS[0], heads(24, 2, 128), heads(3, 3, 64)] {
         attention::check(&Sim::fast().native(), dims, CAPACITY, &attention::FEW);
+    }
+    // The other head sizes of tiles; groups of heads that do not divide them.
+    for dims in [heads(24, 2, 128), heads(3, 3, 64)] {
+        attention::check(&Sim::fast().native(), dims, CAPACITY, &attention::BATCHES);
     }
 }

@@ -1,4 +1,5 @@
-//! `attention.metal`, `attention_flash.metal`; of `cuda/`: `attention_decode_mma.metal`, `attention_flash_mma.metal`.
+//! `attention.metal`, `attention_flash.metal`; of `cuda/`: `attention_decode_mma.metal`, `attention_flash_mma.metal`,
+//! `attention_flash_wgmma.metal`.
 
 use crate::launch::launcher;
 
@@ -16,6 +17,6 @@ launcher!(AttnCombine = "attn_combine" [Read parts, Read projected, Read rows, W
     heads_q: u32, head_dim: u32, splits: u32, block_tokens: u32, stride: u32, mixed_stride: u32,
 });
 
-launcher!(AttnFlash = "attn_flash" | "attn_flash_mma" [Read projected, Read tiles, Read pages, Read kv, Write mixed] {
+launcher!(AttnFlash = "attn_flash" | "attn_flash_mma" | "attn_flash_wgmma" [Read projected, Read tiles, Read pages, Read kv, Write mixed] {
     layer: u32, layers: u32, heads_q: u32, heads_kv: u32, stride: u32, mixed_stride: u32, scale: f32,
 });
