@@ -53,7 +53,8 @@ kernel void moe_count(device const uint *routes [[buffer(0)]], device uint *coun
 // moe_place: the assignments in expert order, and the tiles that the grouped products work on.
 // Math     order = assignments (row * (per_token + 1) + choice) sorted by expert, then row
 // Layout   order [rows * per_token] u32; tiles [1 + rows * per_token / tile_rows + experts] uint4: first x = the number of
-//          tiles; then each x = expert, y = its first place in `order`, z = places.
+//          tiles; then each x = expert, y = its first place in `order`, z = places. An expert's tiles are as even as sixteens
+//          allow, and as few as they can be.
 // Work     a threadgroup an expert: it finds its own first place and tile from all counts.
 kernel void moe_place(device const uint *routes [[buffer(0)]], device const uint *counts [[buffer(1)]],
                       device uint *order [[buffer(2)]], device uint4 *tiles [[buffer(3)]], constant PlaceArgs &args [[buffer(4)]],
@@ -70,8 +71,9 @@ kernel void moe_place(device const uint *routes [[buffer(0)]], device const uint
   place = simd_sum(place);
   tile = simd_sum(tile);
   uint count = counts[expert], own_tiles = (count + size - 1) / size;
+  uint each = own_tiles > 0 ? ((count + own_tiles - 1) / own_tiles + 15) / 16 * 16 : 16u;
   for (uint i = thread_at; i < own_tiles; i += simdgroups * 32)
-    tiles[1 + tile + i] = uint4(expert, place + i * size, min(size, count - i * size), 0u);
+    tiles[1 + tile + i] = uint4(expert, place + i * each, min(each, count - i * each), 0u);
   if (expert == args.experts - 1 && thread_at == 0) tiles[0] = uint4(tile + own_tiles, 0u, 0u, 0u);
 
   uint threads = simdgroups * 32;

@@ -227,11 +227,46 @@ template <uint N> LY_FN void ly_wgmma_end(float *c) {
   ly_wgmma_commit();
   ly_wgmma_all<N>(c);
 }
-#define LY_OUT4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
-#define LY_OUT8(c, i) LY_OUT4(c, i), LY_OUT4(c, i + 4)
-#define LY_OUT16(c, i) LY_OUT8(c, i), LY_OUT8(c, i + 8)
-#define LY_OUT32(c, i) LY_OUT16(c, i), LY_OUT16(c, i + 16)
-#define LY_OUT64(c, i) LY_OUT32(c, i), LY_OUT32(c, i + 32)
+// The accumulators' operands by number and by place, eight more for each sixteen rows.
+#define LY_OUT8(c, i) \
+  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
+#define LY_AT16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define LY_OUT16(c) LY_OUT8(c, 0)
+#define LY_AT32 LY_AT16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define LY_OUT32(c) LY_OUT16(c), LY_OUT8(c, 8)
+#define LY_AT48 LY_AT32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define LY_OUT48(c) LY_OUT32(c), LY_OUT8(c, 16)
+#define LY_AT64 LY_AT48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define LY_OUT64(c) LY_OUT48(c), LY_OUT8(c, 24)
+#define LY_AT80 LY_AT64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define LY_OUT80(c) LY_OUT64(c), LY_OUT8(c, 32)
+#define LY_AT96 LY_AT80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define LY_OUT96(c) LY_OUT80(c), LY_OUT8(c, 40)
+#define LY_AT112 LY_AT96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define LY_OUT112(c) LY_OUT96(c), LY_OUT8(c, 48)
+#define LY_AT128 LY_AT112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define LY_OUT128(c) LY_OUT112(c), LY_OUT8(c, 56)
+#define LY_AT144 LY_AT128 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define LY_OUT144(c) LY_OUT128(c), LY_OUT8(c, 64)
+#define LY_AT160 LY_AT144 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define LY_OUT160(c) LY_OUT144(c), LY_OUT8(c, 72)
+#define LY_AT176 LY_AT160 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define LY_OUT176(c) LY_OUT160(c), LY_OUT8(c, 80)
+#define LY_AT192 LY_AT176 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define LY_OUT192(c) LY_OUT176(c), LY_OUT8(c, 88)
+#define LY_AT208 LY_AT192 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define LY_OUT208(c) LY_OUT192(c), LY_OUT8(c, 96)
+#define LY_AT224 LY_AT208 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define LY_OUT224(c) LY_OUT208(c), LY_OUT8(c, 104)
+#define LY_AT240 LY_AT224 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define LY_OUT240(c) LY_OUT224(c), LY_OUT8(c, 112)
+#define LY_AT256 LY_AT240 ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define LY_OUT256(c) LY_OUT240(c), LY_OUT8(c, 120)
+#define LY_WGMMA(n, a0_at, a1_at, a2_at, a3_at, from_at)                                                                   \
+  if constexpr (N == n)                                                                                                    \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" LY_AT##n "}, {" a0_at ", " a1_at ", " a2_at ", " a3_at "}, " \
+                 from_at ", 1, 1, 1, 0;"                                                                                    \
+                 : LY_OUT##n(c) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
 namespace ly {
 // Where wgmma finds an operand that is swizzled over 128 bytes; groups of eight rows follow each other. `across` is the
 // distance, in bytes, of the next 64 columns where rows are inputs, else of no meaning.
@@ -241,99 +276,103 @@ LY_FN ulong swizzled_operand(const half *at, uint offset, uint across = 16) {
 } // namespace ly
 template <uint N>
 LY_FN void ly_wgmma(float *c, uint a0, uint a1, uint a2, uint a3, const ly_swizzled<N> &tile, uint step) {
+  static_assert(N % 16 == 0 && N <= 256, "wgmma of a multiple of 16 rows, at most 256");
   const ulong from = ly::swizzled_operand(tile.at, 32 * step);
-  if constexpr (N == 16)
-    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7"
-                 "}, {%8, %9, %10, %11}, %12, 1, 1, 1, 0;"
-                 : LY_OUT8(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
-  else if constexpr (N == 32)
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-                 "}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
-                 : LY_OUT16(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
-  else if constexpr (N == 64)
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
-                 : LY_OUT32(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
-  else if constexpr (N == 128)
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 0;"
-                 : LY_OUT64(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
-  else if constexpr (N == 256)
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-                 "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 0;"
-                 : LY_OUT64(c, 0), LY_OUT64(c, 64) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
-  else
-    static_assert(N == 16, "wgmma of 16, 32, 64, 128 or 256 rows");
+  LY_WGMMA(16, "%8", "%9", "%10", "%11", "%12")
+  LY_WGMMA(32, "%16", "%17", "%18", "%19", "%20")
+  LY_WGMMA(48, "%24", "%25", "%26", "%27", "%28")
+  LY_WGMMA(64, "%32", "%33", "%34", "%35", "%36")
+  LY_WGMMA(80, "%40", "%41", "%42", "%43", "%44")
+  LY_WGMMA(96, "%48", "%49", "%50", "%51", "%52")
+  LY_WGMMA(112, "%56", "%57", "%58", "%59", "%60")
+  LY_WGMMA(128, "%64", "%65", "%66", "%67", "%68")
+  LY_WGMMA(144, "%72", "%73", "%74", "%75", "%76")
+  LY_WGMMA(160, "%80", "%81", "%82", "%83", "%84")
+  LY_WGMMA(176, "%88", "%89", "%90", "%91", "%92")
+  LY_WGMMA(192, "%96", "%97", "%98", "%99", "%100")
+  LY_WGMMA(208, "%104", "%105", "%106", "%107", "%108")
+  LY_WGMMA(224, "%112", "%113", "%114", "%115", "%116")
+  LY_WGMMA(240, "%120", "%121", "%122", "%123", "%124")
+  LY_WGMMA(256, "%128", "%129", "%130", "%131", "%132")
 }
 template <uint N, uint M>
 LY_FN void ly_wgmma_shared(float *c, const ly_swizzled<M> &rows_a, uint first, const ly_swizzled<N> &rows_b, uint step, bool onto) {
   static_assert(N == 64, "wgmma with both operands in threadgroup memory: of 64 rows");
   const ulong a = ly::swizzled_operand(rows_a.at, first * 128 + 32 * step), b = ly::swizzled_operand(rows_b.at, 32 * step);
   asm volatile("{\n.reg .pred onto;\nsetp.ne.u32 onto, %34, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-               "}, %32, %33, onto, 1, 1, 0, 0;\n}"
-               : LY_OUT32(c, 0) : "l"(a), "l"(b), "r"(uint(onto)));
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" LY_AT64 "}, %32, %33, onto, 1, 1, 0, 0;\n}"
+               : LY_OUT64(c) : "l"(a), "l"(b), "r"(uint(onto)));
 }
+#define LY_ACROSS(n, a0_at, a1_at, a2_at, a3_at, from_at)                                                                  \
+  if constexpr (N == n)                                                                                                    \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" LY_AT##n "}, {" a0_at ", " a1_at ", " a2_at ", " a3_at "}, " \
+                 from_at ", 1, 1, 1, 1;"                                                                                    \
+                 : LY_OUT##n(c) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
 template <uint N, uint ROWS>
 LY_FN void ly_wgmma_across(float *c, uint a0, uint a1, uint a2, uint a3, const ly_swizzled<ROWS> *blocks, uint step) {
+  static_assert(N == 64 || N == 128 || N == 256, "wgmma across 64, 128 or 256 columns");
   const ulong from = ly::swizzled_operand(blocks->at, 2048 * step, ROWS * 128);
-  if constexpr (N == 64)
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                 : LY_OUT32(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
-  else if constexpr (N == 128)
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-                 : LY_OUT64(c, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
-  else if constexpr (N == 256)
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-                 "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 1;"
-                 : LY_OUT64(c, 0), LY_OUT64(c, 64) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(from));
-  else
-    static_assert(N == 64, "wgmma of 64, 128 or 256 columns");
+  LY_ACROSS(64, "%32", "%33", "%34", "%35", "%36")
+  LY_ACROSS(128, "%64", "%65", "%66", "%67", "%68")
+  LY_ACROSS(256, "%128", "%129", "%130", "%131", "%132")
 }
-#undef LY_OUT4
-#undef LY_OUT8
+#undef LY_ACROSS
+#undef LY_WGMMA
+#undef LY_AT16
 #undef LY_OUT16
+#undef LY_AT32
 #undef LY_OUT32
+#undef LY_AT48
+#undef LY_OUT48
+#undef LY_AT64
 #undef LY_OUT64
+#undef LY_AT80
+#undef LY_OUT80
+#undef LY_AT96
+#undef LY_OUT96
+#undef LY_AT112
+#undef LY_OUT112
+#undef LY_AT128
+#undef LY_OUT128
+#undef LY_AT144
+#undef LY_OUT144
+#undef LY_AT160
+#undef LY_OUT160
+#undef LY_AT176
+#undef LY_OUT176
+#undef LY_AT192
+#undef LY_OUT192
+#undef LY_AT208
+#undef LY_OUT208
+#undef LY_AT224
+#undef LY_OUT224
+#undef LY_AT240
+#undef LY_OUT240
+#undef LY_AT256
+#undef LY_OUT256
+#undef LY_OUT8
 
 // Two codes, in bits 0 .. 3 and 16 .. 19, as halfs code * scale + bias, rounded once. 0x6400 is 1024, whose last bit is 1.
 LY_FN uint ly_dequantise2(uint codes, uint scale, uint bias) {
   uint two;
   asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(two) : "r"(codes | 0x64006400u), "r"(0x64006400u));
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(two) : "r"(two), "r"(scale), "r"(bias));
+  return two;
+}
+
+// Byte i of the result is byte `pick >> 4 i & 7` of both words together, those of `high` from 4 on.
+LY_FN uint ly_pick_bytes(uint low, uint high, uint pick) { return __byte_perm(low, high, pick); }
+
+// The two codes of byte AT of a word as halfs code * scale + bias, rounded once. The byte stands in both halves, of the upper one
+// its upper code counts, which is sixteen times as much there: so is the upper scale made a sixteenth before.
+LY_FN uint ly_byte_scale(uint scale) {
+  uint two;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(two) : "r"(scale), "r"(0x2c003c00u));
+  return two;
+}
+template <uint AT> LY_FN uint ly_dequantise_byte(uint word, uint scale, uint bias) {
+  uint two = __byte_perm(word, 0u, 0x4040u | AT | AT << 8) & 0x00f0000fu | 0x64006400u;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(two) : "r"(two), "r"(0x64006400u));
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(two) : "r"(two), "r"(scale), "r"(bias));
   return two;
 }

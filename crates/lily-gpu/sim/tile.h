@@ -291,6 +291,31 @@ LY_RUNTIME uint ly_dequantise2(uint codes, uint scale, uint bias) {
   return ly::pair_of(low, high);
 }
 
+// Byte i of the result is byte `pick >> 4 i & 7` of both words together, those of `high` from 4 on.
+LY_RUNTIME uint ly_pick_bytes(uint low, uint high, uint pick) {
+  uint picked = 0;
+  for (uint i = 0; i < 4; ++i) {
+    uint from = pick >> 4 * i & 7;
+    picked |= ((from < 4 ? low : high) >> 8 * (from % 4) & 0xff) << 8 * i;
+  }
+  return picked;
+}
+// The two codes of byte AT of a word as halves code * scale + bias, rounded once; of the upper one everything is a sixteenth of
+// sixteen times as much.
+LY_RUNTIME uint ly_byte_scale(uint scale) {
+  float scales[2];
+  ly::widen_pair(scales, scales + 1, scale);
+  return ly::pair_of(half(scales[0]), half(scales[1] / 16.0f));
+}
+template <uint AT> LY_RUNTIME uint ly_dequantise_byte(uint word, uint scale, uint bias) {
+  float scales[2], biases[2];
+  ly::widen_pair(scales, scales + 1, scale);
+  ly::widen_pair(biases, biases + 1, bias);
+  uint two = word >> 8 * AT & 0xff;
+  half low(float(two & 15) * scales[0] + biases[0]), high(float(two & 0xf0) * scales[1] + biases[1]);
+  return ly::pair_of(low, high);
+}
+
 // Every lane of the simdgroup must come here, as on devices where a lane's elements depend on the others'.
 template <int M, int N> inline void ly_tile_scale_rows(ly_tile<M, N> &tile, const float *scale) {
   uint first = ly::lane() * ly_tile<M, N>::EACH;

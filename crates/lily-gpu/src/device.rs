@@ -15,7 +15,7 @@ use crate::buffer::{GpuBuffer, floats};
 use crate::commands::{CommandList, Plan, View};
 use crate::entries;
 use crate::model::Model;
-use crate::options::{GpuOptions, Native};
+use crate::options::{GpuOptions, Native, TileRows};
 use crate::pass::Staged;
 use crate::policy::{FEW_ROWS, Parts, attention_parts, brief_rows};
 use crate::select::{SelectShape, Tickets};
@@ -86,9 +86,12 @@ impl<B: Backend> GpuDevice<B> {
     ) -> Result<Self, ModelError> {
         entries::check_shape(config)?;
         let model = Model::new(&mut backend, weights)?;
-        let native = Native::new(&options, config, &backend);
+        let mut native = Native::new(&options, config, &backend);
         let arena = Arena::new(&mut backend, config, capacity, &options, native, entries::largest_matrix(&model))?;
         let wgmma_experts = native.wgmma && model.layers.iter().all(|layer| layer.gate.all.has_wgmma() && layer.down.all.has_wgmma());
+        if wgmma_experts && options.tile_rows == TileRows::ByShape && entries::fitted_experts(config, &model) {
+            native.fitted = options.fitted;
+        }
         backend.prepare_kernels(&entries::needed(config, &model, &options, native))?;
         Ok(GpuDevice {
             config: config.clone(),

@@ -6,9 +6,9 @@ use lily_model::{LayerKind, ModelConfig, ModelError};
 
 use crate::entry::{Bits, entry, entry2, entry3};
 use crate::matrix::GpuMatrix;
-use crate::model::{LayerMixer, Model};
+use crate::model::{Layer, LayerMixer, Model};
 use crate::options::{GpuOptions, Native};
-use crate::policy::{EXPERT_WIDTH_MAX, flash_held};
+use crate::policy::{EXPERT_WIDTH_MAX, fitted_covers, flash_held};
 
 /// # Errors
 /// [`ModelError::Device`], naming the field, what the kernels cover and what was found.
@@ -63,6 +63,12 @@ pub(crate) fn check_formats(model: &Model) -> Result<(), ModelError> {
     Ok(())
 }
 
+/// Whether the fitted kernels cover the experts and the shared one, given that the wgmma kernels cover the experts.
+pub(crate) fn fitted_experts(config: &ModelConfig, model: &Model) -> bool {
+    let shared = |layer: &Layer| [layer.shared_gate, layer.shared_up, layer.shared_down].iter().all(GpuMatrix::has_wgmma);
+    fitted_covers(config.hidden, [config.expert_width, config.shared_width]) && model.layers.iter().all(shared)
+}
+
 /// Values of the largest matrix, experts together.
 pub(crate) fn largest_matrix(model: &Model) -> usize {
     let experts = model.layers.iter().flat_map(|layer| [layer.gate.all, layer.up.all, layer.down.all]);
@@ -103,6 +109,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         let stems = ["project_wgmma", "output_wgmma", "experts_gate_up_wgmma", "experts_down_wgmma"];
         entries.extend(stems.into_iter().flat_map(|stem| [16, 32, 64, 128].map(|rows| entry(stem, rows))));
         entries.extend(["project_wgmma_wide", "output_wgmma_wide"]);
+        entries.extend(["experts_gate_up_fitted", "experts_gate_up_fitted_wide", "experts_down_fitted"]);
     }
     if !options.fused_dequantise {
         entries.extend(["dequantise_q4", "dequantise_q8"]);

@@ -127,6 +127,60 @@ pub fn wgmma_wide(rows: usize, cols: usize, tiles: usize, multiprocessors: usize
     rows > WG_WIDE_ROWS / 2 && cols.is_multiple_of(WG_WIDE_INPUTS) && threadgroups * 8 >= multiprocessors * 7
 }
 
+/// Rows of a tile of the fitted expert kernels, at most. `kernels/cuda/experts_fitted.metal` says the same, and of the rest.
+pub const FITTED_ROWS: usize = 160;
+const FITTED_STEP: usize = 16;
+const FITTED_INPUTS: usize = 128;
+const FITTED_GATE_INPUTS: usize = 2048;
+const FITTED_OUTPUTS: usize = 256;
+const FITTED_DOWN_VALUES: usize = FITTED_ROWS * 512;
+const FITTED_DOWN_NUMBERS: usize = 9216;
+
+/// Threads of `experts_gate_up_fitted_wide` and `experts_down_fitted`.
+pub const FITTED_THREADS: u32 = 512;
+
+/// Rows of a tile of the fitted expert kernels, at most, for down projections of `width` inputs, which threadgroup memory holds.
+pub fn fitted_rows(width: usize) -> usize {
+    FITTED_ROWS.min(FITTED_DOWN_VALUES / width / FITTED_STEP * FITTED_STEP)
+}
+
+/// Outputs of a threadgroup of `experts_down_fitted`, at most: their scales and biases are in threadgroup memory too.
+fn fitted_part(width: usize) -> usize {
+    FITTED_DOWN_NUMBERS / ((width / MMA_GROUP) | 1) / FITTED_OUTPUTS * FITTED_OUTPUTS
+}
+
+/// Whether the fitted kernels cover experts of these widths.
+pub fn fitted_covers(hidden: usize, widths: [usize; 2]) -> bool {
+    let inputs = |cols: usize| cols.is_multiple_of(FITTED_INPUTS);
+    let down = widths.iter().all(|&width| inputs(width) && fitted_rows(width) > 0 && fitted_part(width) > 0);
+    down && inputs(hidden) && hidden <= FITTED_GATE_INPUTS && hidden.is_multiple_of(FITTED_OUTPUTS)
+}
+
+/// What a threadgroup takes beside its products, in rows: dequantising, and where it begins and ends.
+const FITTED_EXTRA_ROWS: usize = 32;
+/// What a part costs beside its outputs, in outputs.
+const FITTED_EXTRA_OUTPUTS: usize = 200;
+
+/// Rows of the tiles of `rows` rows, at most `most`, of which `room` threadgroups run at once, `columns` for each tile; and how long
+/// they take, in rows.
+pub fn fitted_dense(rows: usize, most: usize, columns: usize, room: usize) -> (usize, usize) {
+    let tile = |tiles: usize| rows.div_ceil(tiles).next_multiple_of(FITTED_STEP);
+    let time = |tile: usize| (rows.div_ceil(tile) * columns).div_ceil(room) * (tile + FITTED_EXTRA_ROWS);
+    let tiles = (rows.div_ceil(most)..=rows.div_ceil(FITTED_STEP)).map(tile).filter(|&tile| tile <= most);
+    tiles.map(|tile| (tile, time(tile))).min_by_key(|&(tile, time)| (time, usize::MAX - tile)).expect("a tile of sixteen rows")
+}
+
+/// Outputs of a threadgroup of `experts_down_fitted` for experts of `width` inputs and `hidden` outputs: those for which `time`,
+/// by parts, of so many outputs each, is least.
+pub fn fitted_parts(width: usize, hidden: usize, time: impl Fn(usize) -> usize) -> usize {
+    // Until it is measured.
+    if let Some(part) = std::env::var("LILY_EXPERTS_PART").ok().and_then(|part| part.parse().ok()) {
+        return fitted_part(width).min(part);
+    }
+    let parts = [4 * FITTED_OUTPUTS, 2 * FITTED_OUTPUTS, FITTED_OUTPUTS].into_iter().filter(|&part| part <= fitted_part(width));
+    parts.min_by_key(|&part| time(hidden.div_ceil(part)) * (part + FITTED_EXTRA_OUTPUTS)).expect("256 outputs fit")
+}
+
 /// Inputs of an expert's down projection, at most: threadgroup memory holds whole choices.
 pub const EXPERT_WIDTH_MAX: usize = 2048;
 
@@ -267,7 +321,7 @@ impl ScanBlock {
 
 #[cfg(test)]
 mod tests {
-    use super::{brief_rows, wgmma_wide};
+    use super::{brief_rows, fitted_dense, wgmma_wide};
 
     #[test]
     fn passes_shrink_as_their_context_grows() {
@@ -291,6 +345,14 @@ mod tests {
             (3000, 2048, 128, false),
         ] {
             assert_eq!(wgmma_wide(rows, cols, tiles, 132), wide, "{tiles} tiles of rows of {cols} by {rows} rows");
+        }
+    }
+
+    /// The shared expert on an H200: 4,096 rows keep all threadgroups busy in 32 tiles.
+    #[test]
+    fn dense_tiles_fill_a_device() {
+        for (rows, columns, room, tile) in [(4096, 8, 264, 128), (4096, 4, 132, 128), (512, 8, 264, 16), (17, 8, 8, 32), (9, 4, 132, 16)] {
+            assert_eq!(fitted_dense(rows, 160, columns, room).0, tile, "{rows} rows, {columns} columns, {room} at once");
         }
     }
 }

@@ -154,6 +154,16 @@ kernel void histogram(device const uint *x [[buffer(0)]], device atomic_uint *co
     atomic_fetch_add_explicit(counts + thread_index, atomic_load_explicit(part + thread_index, memory_order_relaxed), memory_order_relaxed);
 }
 
+// The codes of the four bytes of a word as 3 code - 5, two a word; then bytes of two words.
+kernel void codes(device const uint *x [[buffer(0)]], device uint *out [[buffer(1)]], uint lane [[thread_index_in_threadgroup]]) {
+  uint word = x[lane], scale = ly_byte_scale(ly_pack2(3.0f, 3.0f)), bias = ly_pack2(-5.0f, -5.0f);
+  out[lane] = ly_dequantise_byte<0>(word, scale, bias);
+  out[32 + lane] = ly_dequantise_byte<1>(word, scale, bias);
+  out[64 + lane] = ly_dequantise_byte<2>(word, scale, bias);
+  out[96 + lane] = ly_dequantise_byte<3>(word, scale, bias);
+  out[128 + lane] = ly_pick_bytes(word, x[31 - lane], 0x3715u);
+}
+
 // to = a + b * factor
 kernel void add(device const float *a [[buffer(0)]], device const float *b [[buffer(1)]], device float *to [[buffer(2)]],
                 constant AddArgs &args [[buffer(3)]], uint3 group [[threadgroup_position_in_grid]],

@@ -6,10 +6,11 @@
 
 mod rig;
 
+use lily_gpu::Fitted;
 use lily_testkit::generate::tiny_dims;
 use lily_testkit::reference::{AttentionDims, DeltaDims, ModelDims};
 use lily_testkit::ring::kernel::{ATTENTION_DIMS, CAPACITY, DELTA_DIMS, attention, delta, experts, nano_heads, products, rows};
-use rig::{Sim, awkward, spans, wide_spans};
+use rig::{FITTED_COUNTS, Sim, awkward, fitted, spans, wide_spans};
 
 /// Rows on both sides of every border: vector kernels, tiles of 16, 32 and 64 rows.
 const ROWS: [usize; 9] = [1, 2, 3, 5, 8, 9, 33, 64, 130];
@@ -40,6 +41,11 @@ fn experts_match_the_reference() {
     experts::check(&Sim::fast().native(), &awkward(), &ROWS[5..]);
     experts::check(&Sim::fast().native(), &spans(), &ROWS);
     experts::check_counts(&Sim::fast(), &tiny_dims(), &experts::COUNTS);
+    for how in [Fitted::Narrow, Fitted::Wide] {
+        experts::check_counts(&Sim::fast().native().with(|options| options.fitted = how), &fitted(), &FITTED_COUNTS);
+    }
+    experts::check(&Sim::fast().native().with(|options| options.fitted = Fitted::Wide), &spans(), &ROWS[5..]);
+    experts::check(&Sim::fast().native().with(|options| options.fitted = Fitted::Off), &spans(), &ROWS[5..]);
 }
 
 #[test]

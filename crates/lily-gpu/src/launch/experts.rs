@@ -1,4 +1,5 @@
-//! `route.metal`, `experts.metal`, `experts_matmul.metal`, `cuda/experts_mma.metal`, `cuda/experts_wgmma.metal`.
+//! `route.metal`, `experts.metal`, `experts_matmul.metal`, `cuda/experts_mma.metal`, `cuda/experts_wgmma.metal`,
+//! `cuda/experts_fitted.metal`.
 
 use crate::launch::{arguments, launcher};
 
@@ -37,16 +38,16 @@ arguments!(
     /// Of the grouped products; see `kernels/lib/grouped.h`.
     GroupedArgs {
         cols: u32, group_shift: u32, batch: u32, per_token: u32, dense: u32, width: u32, hidden_stride: u32, choice_stride: u32,
-        gate_stride: u32, gate_first: u32, up_stride: u32, up_first: u32,
+        gate_stride: u32, gate_first: u32, up_stride: u32, up_first: u32, tile_rows: u32, part: u32,
     }
 );
 
-launcher!(ExpertsGateUpMatmul = "experts_gate_up_matmul" | "experts_gate_up_wgmma" [
+launcher!(ExpertsGateUpMatmul = "experts_gate_up_matmul" | "experts_gate_up_wgmma" | "experts_gate_up_fitted" | "experts_gate_up_fitted_wide" [
     Read gate_codes, Read gate_scales, Read gate_biases, Read up_codes, Read up_scales, Read up_biases, Read x, Read order, Read tiles,
     Write hidden,
 ] GroupedArgs);
 
-launcher!(ExpertsDownMatmul = "experts_down_matmul" | "experts_down_wgmma" [
+launcher!(ExpertsDownMatmul = "experts_down_matmul" | "experts_down_wgmma" | "experts_down_fitted" [
     Read codes, Read scales, Read biases, Read x, Read order, Read tiles, Write part,
 ] GroupedArgs);
 

@@ -7,9 +7,11 @@ use crate::device::{Chained, GpuDevice};
 use crate::entry::{Bits, entry, entry2, entry3};
 use crate::launch::{ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine};
 use crate::matrix::{GpuExperts, GpuMatrix};
+use crate::options::Fitted;
 use crate::policy::{
-    DOWN_SPANS_MAX, FEW_ROWS, GATE_OUTPUTS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS,
-    mma_simdgroups, mma_tiles, span_inputs, tile_rows, wgmma_rows,
+    DOWN_SPANS_MAX, FEW_ROWS, FITTED_ROWS, FITTED_THREADS, GATE_OUTPUTS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS,
+    TILE_THREADS, WG_ROWS, WG_THREADS, fitted_dense, fitted_parts, fitted_rows, mma_simdgroups, mma_tiles, span_inputs, tile_rows,
+    wgmma_rows,
 };
 
 /// One grouped product: the routed experts, or the shared expert for all rows.
@@ -220,8 +222,11 @@ impl<B: Backend> GpuDevice<B> {
         let stage = "moe_gate_up";
         let gate = GpuExperts { all: self.expand(stage, gate.all, 0), ..gate };
         let up = GpuExperts { all: self.expand(stage, up.all, 1), ..up };
+        let (grouped, fitted) = self.fitted_gate(grouped, gate.rows);
         let (arena, rows) = (&self.arena, grouped.tile_rows);
-        let (entry, columns, threads) = if self.native.wgmma && gate.all.has_wgmma() {
+        let (entry, columns, threads) = if let Some((entry, columns, threads)) = fitted {
+            (entry, columns, threads)
+        } else if self.native.wgmma && gate.all.has_wgmma() {
             (entry("experts_gate_up_wgmma", rows), WG_ROWS / 2, WG_THREADS)
         } else {
             (entry2("experts_gate_up_matmul", gate.all.bits.suffix(), rows), TILE_GATE_COLS, TILE_THREADS)
@@ -239,7 +244,7 @@ impl<B: Backend> GpuDevice<B> {
             tiles: arena.tiles,
             hidden,
             args: GroupedArgs { up_stride: up.stride as u32, up_first: up.first as u32, ..self.grouped_args(grouped, &gate, gate.rows) },
-            grid: [gate.rows.div_ceil(columns), self.place_tiles(grouped), 1],
+            grid: self.grouped_grid(grouped, gate.rows.div_ceil(columns), fitted.is_some()),
             threads,
         }
         .launch(stage, &mut self.list);
@@ -248,8 +253,11 @@ impl<B: Backend> GpuDevice<B> {
     fn down_tiles(&mut self, grouped: Grouped, down: GpuExperts, hidden: View) {
         let stage = "moe_down";
         let down = GpuExperts { all: self.expand(stage, down.all, 0), ..down };
+        let (grouped, part) = self.fitted_down(grouped, down.all.cols);
         let (config, arena, rows) = (&self.config, &self.arena, grouped.tile_rows);
-        let (entry, columns, threads) = if self.native.wgmma && down.all.has_wgmma() {
+        let (entry, columns, threads) = if let Some(part) = part {
+            ("experts_down_fitted", part, FITTED_THREADS)
+        } else if self.native.wgmma && down.all.has_wgmma() {
             (entry("experts_down_wgmma", rows), WG_ROWS, WG_THREADS)
         } else {
             (entry2("experts_down_matmul", down.all.bits.suffix(), rows), TILE_COLS, TILE_THREADS)
@@ -263,8 +271,8 @@ impl<B: Backend> GpuDevice<B> {
             order: arena.order,
             tiles: arena.tiles,
             part: arena.expert_parts,
-            args: self.grouped_args(grouped, &down, config.hidden),
-            grid: [config.hidden.div_ceil(columns), self.place_tiles(grouped), 1],
+            args: GroupedArgs { part: columns as u32, ..self.grouped_args(grouped, &down, config.hidden) },
+            grid: self.grouped_grid(grouped, config.hidden.div_ceil(columns), part.is_some()),
             threads,
         }
         .launch(stage, &mut self.list);
@@ -278,6 +286,53 @@ impl<B: Backend> GpuDevice<B> {
         let wide = self.native.wgmma && matrix.has_wgmma();
         let tile_rows = if wide { wgmma_rows(&self.options, rows) } else { tile_rows(&self.options, rows) };
         Grouped { dense: true, rows, tile_rows }
+    }
+
+    /// The fitted kernel of gate and up projections, its columns and threads, if it is to be used, and the group with its tiles.
+    fn fitted_gate(&self, grouped: Grouped, width: usize) -> (Grouped, Option<(&'static str, usize, u32)>) {
+        let (entry, columns, threads) = match self.native.fitted {
+            Fitted::Off => return (grouped, None),
+            Fitted::Narrow => ("experts_gate_up_fitted", WG_ROWS / 2, WG_THREADS),
+            Fitted::Wide => ("experts_gate_up_fitted_wide", WG_ROWS, FITTED_THREADS),
+        };
+        let tile_rows = match grouped.dense {
+            true => fitted_dense(grouped.rows, FITTED_ROWS, width.div_ceil(columns), self.room(threads)).0 as u32,
+            false => grouped.tile_rows,
+        };
+        (Grouped { tile_rows, ..grouped }, Some((entry, columns, threads)))
+    }
+
+    /// Outputs of a threadgroup of the fitted kernel of down projections of `width` inputs, if it is to be used.
+    fn fitted_down(&self, grouped: Grouped, width: usize) -> (Grouped, Option<usize>) {
+        if self.native.fitted == Fitted::Off {
+            return (grouped, None);
+        }
+        let (hidden, room) = (self.config.hidden, self.room(FITTED_THREADS));
+        if !grouped.dense {
+            let experts = self.config.experts.min(grouped.rows * self.config.experts_per_token);
+            return (grouped, Some(fitted_parts(width, hidden, |parts| (experts * parts).div_ceil(room))));
+        }
+        let dense = |parts: usize| fitted_dense(grouped.rows, fitted_rows(width), parts, room);
+        let part = fitted_parts(width, hidden, |parts| dense(parts).1);
+        (Grouped { tile_rows: dense(hidden.div_ceil(part)).0 as u32, ..grouped }, Some(part))
+    }
+
+    /// Threadgroups of the fitted kernels that run at once.
+    fn room(&self, threads: u32) -> usize {
+        self.native.multiprocessors * (FITTED_THREADS / threads) as usize
+    }
+
+    /// Fitted kernels find their tile in one number.
+    fn grouped_grid(&self, grouped: Grouped, columns: usize, fitted: bool) -> [usize; 3] {
+        match fitted {
+            // Until it is measured: threadgroups that stay, with LILY_EXPERTS_STAY the number for each multiprocessor.
+            true => {
+                let all = columns * self.place_tiles(grouped);
+                let stay = std::env::var("LILY_EXPERTS_STAY").ok().and_then(|stay| stay.parse().ok()).unwrap_or(0usize);
+                [if stay > 0 { all.min(stay * self.native.multiprocessors) } else { all }, 1, 1]
+            }
+            false => [columns, self.place_tiles(grouped), 1],
+        }
     }
 
     /// Tiles of places, at most: with routed experts the device knows how many there are, and the rest return at once.
@@ -307,6 +362,8 @@ impl<B: Backend> GpuDevice<B> {
             gate_first: experts.first as u32,
             up_stride: 0,
             up_first: 0,
+            tile_rows: grouped.tile_rows,
+            part: 0,
         }
     }
 }

@@ -6,7 +6,8 @@ use crate::backend::Backend;
 use crate::buffer::{GpuBuffer, floats};
 use crate::device::GpuDevice;
 use crate::launch::{MoeCount, MoePlace, MoeTopK};
-use crate::policy::{FEW_ROWS, tile_rows, wgmma_rows};
+use crate::options::Fitted;
+use crate::policy::{FEW_ROWS, fitted_rows, tile_rows, wgmma_rows};
 
 use super::multiply::Product;
 
@@ -46,6 +47,9 @@ impl<B: Backend> GpuDevice<B> {
 
     /// Rows of a tile of the grouped products.
     pub(super) fn expert_tile_rows(&self, rows: usize) -> u32 {
+        if self.native.fitted != Fitted::Off {
+            return fitted_rows(self.config.expert_width) as u32;
+        }
         let per_expert = rows * self.config.experts_per_token / self.config.experts;
         if self.wgmma_experts { wgmma_rows(&self.options, per_expert) } else { tile_rows(&self.options, per_expert) }
     }
@@ -112,7 +116,9 @@ impl<B: Backend> GpuDevice<B> {
         let size = self.expert_tile_rows(rows) as usize;
         let (mut tiles, mut place) = (vec![[0u32; 4]], 0);
         for (expert, rows) in of_expert.iter().enumerate() {
-            for tile in rows.chunks(size) {
+            // As even as sixteens allow.
+            let each = rows.len().div_ceil(rows.len().div_ceil(size).max(1)).next_multiple_of(16).max(16);
+            for tile in rows.chunks(each) {
                 tiles.push([expert as u32, place, tile.len() as u32, 0]);
                 place += tile.len() as u32;
             }

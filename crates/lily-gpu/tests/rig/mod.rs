@@ -62,6 +62,15 @@ pub fn spans() -> ModelDims {
     ModelDims { hidden: 1024, mixers: vec![MixerKind::Delta, MixerKind::Attention], moe, ..model(attention, delta) }
 }
 
+/// Experts that the fitted kernels cover, many enough for loads of every kind.
+pub fn fitted() -> ModelDims {
+    let moe = MoeDims { experts: 16, experts_per_token: 6, expert_width: 128, shared_width: 256, normalise_top: true };
+    ModelDims { hidden: 256, moe, ..spans() }
+}
+
+/// Rows of single experts at the edges of fitted tiles, and more than one tile holds.
+pub const FITTED_COUNTS: [usize; 12] = [0, 1, 15, 16, 17, 130, 144, 160, 161, 256, 257, 600];
+
 /// The full model's widths where products of few rows read them: four spans in, eight and four out.
 pub fn wide_spans() -> ModelDims {
     let attention = AttentionDims { heads_q: 8, heads_kv: 1, head_dim: 256, rotary_dim: 64, rope_theta: 1e7 };
