@@ -65,6 +65,90 @@ kernel void delta_conv(device const float *projected [[buffer(0)]], device const
 LY_KERNEL(delta_conv, delta_conv<false>)
 LY_KERNEL(delta_conv_split, delta_conv<true>)
 
+constant uint TAPS = 4;
+constant uint TURN = 4;         // rows that a lane makes together: they share taps and, but for three, the rows before them
+constant uint CONV_ROWS = 8;    // of a simdgroup; steps/delta.rs says the same
+
+// delta_conv_taps: the same of convolutions over four rows.
+// Work     a lane has four neighbouring channels of four rows at a time: seven loads of 16 bytes, of which three are in the first
+//          level, since the simdgroup before just loaded them. Rows that do not belong to one span go one by one. A value head's
+//          gates have a lane each. Grid: (heads, rows / CONV_ROWS / simdgroups).
+// Numerics f32; one over 1 + e^-y as a square of its inverse root, which takes two instructions. Bound by bytes: 8 a channel.
+template <bool SPLIT>
+kernel void delta_conv_taps(device const float *projected [[buffer(0)]], device const uint4 *rows [[buffer(1)]],
+                            device const float *conv [[buffer(2)]], device const float *decay_rate [[buffer(3)]],
+                            device const float *dt_bias [[buffer(4)]], device const float *ring [[buffer(5)]],
+                            device float *inputs [[buffer(6)]], device float2 *gates [[buffer(7)]],
+                            constant DeltaArgs &args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
+                            uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
+                            uint simdgroups [[simdgroups_per_threadgroup]]) {
+  uint head = group.x, keys = args.heads_k * args.dim_k, channels = 2 * keys + args.heads_v * args.dim_v;
+  bool is_value = head >= 2 * args.heads_k;
+  uint size = is_value ? args.dim_v : args.dim_k;
+  uint first = is_value ? 2 * keys + (head - 2 * args.heads_k) * args.dim_v : head * args.dim_k;
+  uint row0 = (group.y * simdgroups + simdgroup_at) * CONV_ROWS, end = min(row0 + CONV_ROWS, args.row_count);
+  float whole = head < args.heads_k ? rsqrt(float(args.dim_k)) : 1.0f;
+  // Of 256 values a lane has two fours; they have no norm, which would need them together.
+  for (uint at = lane * 4; at - lane * 4 < size; at += 128) {
+    bool inside = at < size;
+    uint channel = first + min(at, size - 4);
+    float4 taps[4];
+#pragma unroll
+    for (uint c = 0; c < 4; ++c) taps[c] = ((device const float4 *)conv)[channel + c];
+    for (uint row = row0; row < end;) {
+      uint4 place = rows[row];
+      uint count = row + TURN <= end && rows[min(row + TURN, end) - 1].w == place.w ? TURN : 1u;
+      device const float *from = projected + row * args.stride + channel;
+      device const float *past = ring + (place.x * args.layers + args.layer) * TAPS * channels + channel;
+      // Rows row - 3 .. row + 3. A pointer moves back: an index below zero would wrap.
+      float4 raw[TAPS - 1 + TURN], value[TURN];
+#pragma unroll
+      for (uint age = 1; age < TAPS; ++age)
+        raw[TAPS - 1 - age] = *(device const float4 *)(age <= row - place.w ? from - age * args.stride
+                                                                            : past + (place.y + TAPS - age) % TAPS * channels);
+#pragma unroll
+      for (uint i = 0; i < TURN; ++i) raw[TAPS - 1 + i] = *(device const float4 *)(from + min(i, count - 1) * args.stride);
+#pragma unroll
+      for (uint i = 0; i < TURN; ++i)
+        for (uint c = 0; c < 4; ++c) {
+          float y = taps[c].w * raw[i + 3][c] + taps[c].z * raw[i + 2][c] + taps[c].y * raw[i + 1][c] + taps[c].x * raw[i][c];
+          float root = rsqrt(1.0f + exp(-y));
+          value[i][c] = y * root * root;
+        }
+      if (!is_value) {
+        float4 squares;
+        for (uint i = 0; i < TURN; ++i) squares[i] = inside ? dot(value[i], value[i]) : 0.0f;
+        squares = simd_sum(squares);
+        for (uint i = 0; i < TURN; ++i) value[i] *= rsqrt(squares[i] + 1e-6f) * whole;
+      }
+      device float *to = inputs + row * channels + first;
+#pragma unroll
+      for (uint i = 0; i < TURN; ++i)
+        if (inside && i < count) {
+          float4 x = value[i];
+          if (SPLIT && !is_value) {
+            uint2 rounded = uint2(ly_pack2(x.x, x.y), ly_pack2(x.z, x.w));
+            uint2 missed = uint2(ly_pack2(x.x - half_of(rounded.x, 0), x.y - half_of(rounded.x, 1)),
+                                 ly_pack2(x.z - half_of(rounded.y, 0), x.w - half_of(rounded.y, 1)));
+            *(device uint2 *)((device half *)(to + i * channels) + at) = rounded;
+            *(device uint2 *)((device half *)(to + i * channels) + size + at) = missed;
+          } else {
+            *(device float4 *)(to + i * channels + at) = x;
+          }
+        }
+      row += count;
+    }
+  }
+  uint row = row0 + lane, h = head - 2 * args.heads_k;
+  if (is_value && lane < CONV_ROWS && row < end) {
+    device const float *b = projected + row * args.stride + channels + args.heads_v * args.dim_v;
+    gates[row * args.heads_v + h] = float2(state_decay(b[args.heads_v + h], decay_rate[h], dt_bias[h]), write_strength(b[h]));
+  }
+}
+
+LY_KERNEL(delta_conv_taps, delta_conv_taps<false>)
+LY_KERNEL(delta_conv_taps_split, delta_conv_taps<true>)
+
 // delta_carry: keeps the raw rows that the next pass's convolution needs.
 // Layout   as delta_conv; spans see lib/pass.h. Grid: (spans, conv_width - 1).
 kernel void delta_carry(device const float *projected [[buffer(0)]], device const uint4 *spans [[buffer(1)]],

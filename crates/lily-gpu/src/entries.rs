@@ -110,12 +110,12 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
     }
     names.extend(entries);
     if config.layers_of(LayerKind::Delta) > 0 {
-        names.extend(["delta_conv", "delta_carry", "delta_gate"]);
+        names.extend(["delta_conv", "delta_conv_taps", "delta_carry", "delta_gate"]);
         names.extend(
             ["delta_step", "delta_step_tiled", "delta_scan", "delta_factors", "delta_scan_blocked"].map(|stem| entry(stem, config.dim_k)),
         );
         if native.scan_mma {
-            names.push("delta_conv_split");
+            names.extend(["delta_conv_split", "delta_conv_taps_split"]);
             names.extend(["delta_factors_mma", "delta_scan_mma"].map(|stem| entry(stem, config.dim_k)));
         }
     }

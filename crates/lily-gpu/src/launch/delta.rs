@@ -15,7 +15,7 @@ launcher!(DeltaStep = "delta_step" [
     Write head_squares,
 ] DeltaArgs);
 
-launcher!(DeltaConv = "delta_conv" [
+launcher!(DeltaConv = "delta_conv" | "delta_conv_taps" [
     Read projected, Read rows, Read conv, Read decay_rate, Read dt_bias, Read ring, Write inputs, Write gates,
 ] DeltaArgs);
 
