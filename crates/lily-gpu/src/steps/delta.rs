@@ -134,10 +134,9 @@ impl<B: Backend> GpuDevice<B> {
             }
             .launch(stage, &mut self.list),
             Scan::Blocked | Scan::Chunked => {
-                let stems = if chunked { ["delta_factors_mma", "delta_scan_mma"] } else { ["delta_factors", "delta_scan_blocked"] };
-                let ScanBlock { tokens, columns, .. } = ScanBlock::new(chunked);
+                let ScanBlock { tokens, columns, threads, stem, .. } = ScanBlock::new(chunked);
                 DeltaFactors {
-                    entry: entry(stems[0], config.dim_k),
+                    entry: entry(if chunked { "delta_factors_mma" } else { "delta_factors" }, config.dim_k),
                     inputs: arena.inputs,
                     gates: arena.gates,
                     spans: pass.spans,
@@ -148,7 +147,7 @@ impl<B: Backend> GpuDevice<B> {
                 }
                 .launch(stage, &mut self.list);
                 DeltaScanBlocked {
-                    entry: entry(stems[1], config.dim_k),
+                    entry: entry(stem, config.dim_k),
                     inputs: arena.inputs,
                     factors: arena.factors,
                     spans: pass.spans,
@@ -156,7 +155,7 @@ impl<B: Backend> GpuDevice<B> {
                     reads: arena.reads,
                     args,
                     grid: [config.dim_v.div_ceil(columns), config.heads_v, spans],
-                    threads: 128,
+                    threads,
                 }
                 .launch(stage, &mut self.list);
             }
