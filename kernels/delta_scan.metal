@@ -73,7 +73,7 @@ constant uint CONV_ROWS = 8;    // of a simdgroup; steps/delta.rs says the same
 // Work     a lane has four neighbouring channels of four rows at a time: seven loads of 16 bytes, of which three are in the first
 //          level, since the simdgroup before just loaded them. Rows that do not belong to one span go one by one. A value head's
 //          gates have a lane each. Grid: (heads, rows / CONV_ROWS / simdgroups).
-// Numerics f32; one over 1 + e^-y as a square of its inverse root, which takes two instructions. Bound by bytes: 8 a channel.
+// Numerics f32. Bound by bytes: 8 a channel.
 template <bool SPLIT>
 kernel void delta_conv_taps(device const float *projected [[buffer(0)]], device const uint4 *rows [[buffer(1)]],
                             device const float *conv [[buffer(2)]], device const float *decay_rate [[buffer(3)]],
@@ -112,8 +112,7 @@ kernel void delta_conv_taps(device const float *projected [[buffer(0)]], device 
       for (uint i = 0; i < TURN; ++i)
         for (uint c = 0; c < 4; ++c) {
           float y = taps[c].w * raw[i + 3][c] + taps[c].z * raw[i + 2][c] + taps[c].y * raw[i + 1][c] + taps[c].x * raw[i][c];
-          float root = rsqrt(1.0f + exp(-y));
-          value[i][c] = y * root * root;
+          value[i][c] = silu(y);
         }
       if (!is_value) {
         float4 squares;
@@ -150,7 +149,8 @@ LY_KERNEL(delta_conv_taps, delta_conv_taps<false>)
 LY_KERNEL(delta_conv_taps_split, delta_conv_taps<true>)
 
 // delta_carry: keeps the raw rows that the next pass's convolution needs.
-// Layout   as delta_conv; spans see lib/pass.h. Grid: (spans, conv_width - 1).
+// Layout   as delta_conv; spans see lib/pass.h.
+// Work     a thread four neighbouring channels. Grid: (spans, conv_width - 1, channels / 4 / threads).
 kernel void delta_carry(device const float *projected [[buffer(0)]], device const uint4 *spans [[buffer(1)]],
                         device float *ring [[buffer(2)]], constant DeltaArgs &args [[buffer(3)]],
                         uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
@@ -161,7 +161,8 @@ kernel void delta_carry(device const float *projected [[buffer(0)]], device cons
   uint slot = (span.w + span.y - age) % args.conv_width;
   device const float *from = projected + (span.x + span.y - age) * args.stride;
   device float *to = ring + ((span.z * args.layers + args.layer) * args.conv_width + slot) * channels;
-  for (uint i = thread_at; i < channels; i += simdgroups * 32) to[i] = from[i];
+  uint at = (group.z * simdgroups * 32 + thread_at) * 4;
+  if (at < channels) *(device float4 *)(to + at) = *(device const float4 *)(from + at);
 }
 
 // delta_scan: the state through all tokens of a span, token by token.
@@ -210,21 +211,38 @@ LY_KERNEL(delta_scan_128, delta_scan<128>)
 
 // delta_gate: gated RMS norm of what the scan read.
 // Math     mixed = rms(reads) * gain * silu(z)
-// Layout   reads [rows, heads_v, dim_v] f32; z in projected; mixed [rows, mixed_stride] operands. Work: a simdgroup a head of a row.
+// Layout   reads [rows, heads_v, dim_v] f32; z in projected; mixed [rows, mixed_stride] operands.
+// Work     a threadgroup a row, a simdgroup every simdgroups-th head, a lane four neighbouring values, of 256 twice.
+// Numerics f32, rounded once at the end. Bound by bytes.
 kernel void delta_gate(device const float *reads [[buffer(0)]], device const float *projected [[buffer(1)]],
                        device const float *gain [[buffer(2)]], device float *mixed [[buffer(3)]],
                        constant DeltaArgs &args [[buffer(4)]], uint3 group [[threadgroup_position_in_grid]],
                        uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                        uint simdgroups [[simdgroups_per_threadgroup]]) {
-  uint all = args.row_count * args.heads_v, wanted = group.x * simdgroups + simdgroup_at, at = min(wanted, all - 1);
-  uint row = at / args.heads_v, head = at % args.heads_v;
-  device const float *from = reads + at * args.dim_v;
-  device const float *z =
-      projected + row * args.stride + 2 * args.heads_k * args.dim_k + args.heads_v * args.dim_v + head * args.dim_v;
-  float square = 0.0f;
-  for (uint i = lane; i < args.dim_v; i += 32) square += from[i] * from[i];
-  float scale = rsqrt(simd_sum(square) / float(args.dim_v) + args.eps);
-  if (wanted < all)
-    for (uint i = lane; i < args.dim_v; i += 32)
-      store_operand(mixed, row * args.mixed_stride + head * args.dim_v + i, from[i] * scale * gain[i] * z[i] / (1.0f + exp(-z[i])), args.narrow);
+  const float4 none = float4(0.0f, 0.0f, 0.0f, 0.0f);
+  uint row = group.x, values = args.heads_v * args.dim_v;
+  device const float *from = reads + row * values + lane * 4;
+  device const float *z = projected + row * args.stride + 2 * args.heads_k * args.dim_k + values + lane * 4;
+  float4 gains[2];
+#pragma unroll
+  for (uint n = 0; n < 2; ++n) gains[n] = lane * 4 + n * 128 < args.dim_v ? *(device const float4 *)(gain + lane * 4 + n * 128) : none;
+  for (uint head = simdgroup_at; head < args.heads_v; head += simdgroups) {
+    float4 value[2], gate[2];
+    float square = 0.0f;
+#pragma unroll
+    for (uint n = 0; n < 2; ++n) {
+      bool inside = lane * 4 + n * 128 < args.dim_v;
+      value[n] = inside ? *(device const float4 *)(from + head * args.dim_v + n * 128) : none;
+      gate[n] = inside ? *(device const float4 *)(z + head * args.dim_v + n * 128) : none;
+    }
+#pragma unroll
+    for (uint n = 0; n < 2; ++n) square += dot(value[n], value[n]);
+    float scale = rsqrt(simd_sum(square) / float(args.dim_v) + args.eps);
+#pragma unroll
+    for (uint n = 0; n < 2; ++n)
+      if (lane * 4 + n * 128 < args.dim_v) {
+        float4 opened = float4(silu(gate[n].x), silu(gate[n].y), silu(gate[n].z), silu(gate[n].w));
+        store_operands(mixed, row * args.mixed_stride + head * args.dim_v + lane * 4 + n * 128, value[n] * scale * gains[n] * opened, args.narrow);
+      }
+  }
 }

@@ -116,7 +116,7 @@ impl<B: Backend> GpuDevice<B> {
             spans: pass.spans,
             ring: arena.ring,
             args,
-            grid: [spans, config.conv_width - 1, 1],
+            grid: [spans, config.conv_width - 1, config.conv_dim().div_ceil(4 * 256)],
             threads: 256,
         }
         .launch(stage, &mut self.list);
@@ -167,8 +167,8 @@ impl<B: Backend> GpuDevice<B> {
             gain: mixer.norm,
             mixed: mixed.view,
             args,
-            grid: [(rows * config.heads_v).div_ceil(4), 1, 1],
-            threads: 128,
+            grid: [rows, 1, 1],
+            threads: 256,
         }
         .launch(stage, &mut self.list);
     }
