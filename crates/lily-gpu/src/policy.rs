@@ -115,6 +115,15 @@ pub fn wgmma_wide(rows: usize, cols: usize, tiles: usize, multiprocessors: usize
     rows > WG_WIDE_ROWS / 2 && cols.is_multiple_of(WG_WIDE_INPUTS) && threadgroups * 8 >= multiprocessors * 7
 }
 
+/// Rows of a threadgroup of `moe_count` and `moe_place`: at least 64, and so many that there are no more than
+/// [`PLACE_BLOCKS`]. `kernels/route.metal` says the same.
+pub fn place_rows(rows: usize) -> usize {
+    rows.div_ceil(PLACE_BLOCKS).max(64)
+}
+
+/// Threadgroups of `moe_count` and `moe_place`, at most: each reads what all have counted.
+pub const PLACE_BLOCKS: usize = 64;
+
 /// Inputs of an expert's down projection, at most: threadgroup memory holds whole choices.
 pub const EXPERT_WIDTH_MAX: usize = 2048;
 
