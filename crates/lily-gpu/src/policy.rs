@@ -124,6 +124,11 @@ pub fn place_rows(rows: usize) -> usize {
 /// Threadgroups of `moe_count` and `moe_place`, at most: each reads what all have counted.
 pub const PLACE_BLOCKS: usize = 64;
 
+/// Rows of activations of a tile of `project_bytes`: 32 while wider tiles would leave multiprocessors without one.
+pub fn bytes_rows(rows: usize, tiles: usize, multiprocessors: usize) -> usize {
+    if tiles * rows.div_ceil(64) < multiprocessors { 32 } else { 64 }
+}
+
 /// Inputs of an expert's down projection, at most: threadgroup memory holds whole choices.
 pub const EXPERT_WIDTH_MAX: usize = 2048;
 

@@ -39,6 +39,8 @@ fn experts_match_the_reference() {
     }
     experts::check(&Sim::fast().native(), &awkward(), &ROWS[5..]);
     experts::check(&Sim::fast().native(), &spans(), &ROWS);
+    // The router's tiles of 64 rows.
+    experts::check(&Sim::fast().native(), &spans(), &[260]);
     experts::check_counts(&Sim::fast(), &tiny_dims(), &experts::COUNTS);
 }
 
