@@ -19,6 +19,7 @@ constant uint RESTS = 64;
 constant uint SQUARES = 96;
 constant uint STRIDE = CHUNK + 8;   // from row to row of such a matrix in threadgroup memory, in halfs: without conflicts
 constant uint SQUARE = CHUNK * STRIDE;
+constant uint LOWER_LD = CHUNK + 4;   // of columns of L, in floats
 
 // Where the factors of a chunk start: spans follow each other with room for the chunk that is not full.
 inline uint chunk_at(uint span_at, uint4 span, uint chunk, uint head, uint heads_v) {
@@ -73,8 +74,9 @@ kernel void delta_factors_mma(device const float *inputs [[buffer(0)]], device c
                               uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                               uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   constexpr uint TOKENS = CHUNK * (DK + 8);
-  threadgroup half query[2 * CHUNK * (DK + 8)];   // rounded, then what that misses
-  threadgroup half key[2 * CHUNK * (DK + 8)];
+  // Queries and keys, each rounded, then what that misses; later L of each simdgroup, column by column.
+  threadgroup half tokens[4 * CHUNK * (DK + 8) > 8 * CHUNK * LOWER_LD ? 4 * CHUNK * (DK + 8) : 8 * CHUNK * LOWER_LD];
+  threadgroup half *query = tokens, *key = tokens + 2 * CHUNK * (DK + 8);
   threadgroup float products[2 * CHUNK * (CHUNK + 1)];   // k_j k_i, then k_j q_i
   uint4 span = spans[group.z];
   uint first = group.x * CHUNK, head_k = group.y, shared_by = args.heads_v / args.heads_k;
@@ -114,12 +116,12 @@ kernel void delta_factors_mma(device const float *inputs [[buffer(0)]], device c
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
   bool inside = first + lane < span.y;
-  for (uint base = 0; base < shared_by; base += THREADS / 32) {
-    uint head = head_k * shared_by + min(base + simdgroup_at, shared_by - 1);
+  threadgroup float *below = (threadgroup float *)tokens + simdgroup_at * (CHUNK * LOWER_LD);
+  for (uint at = simdgroup_at; at < shared_by; at += THREADS / 32) {
+    uint head = head_k * shared_by + at;
     float2 gate = inside ? gates[(span.x + first + lane) * args.heads_v + head] : float2(1.0f, 0.0f);
     device float *to = factors + chunk_at(group.z, span, group.x, head, args.heads_v);
     device half *squares = (device half *)(to + SQUARES) + lane;
-    bool writes = base + simdgroup_at < shared_by;
     float lower[CHUNK], solve[CHUNK], rest = 1.0f, since_start = 1.0f;
 #pragma unroll
     for (uint i = 0; i < CHUNK; ++i) {
@@ -128,26 +130,32 @@ kernel void delta_factors_mma(device const float *inputs [[buffer(0)]], device c
       if (i <= lane) since_start *= decay;
       lower[i] = i > lane ? strength * rest * products[i * (CHUNK + 1) + lane] : 0.0f;
       float read = i >= lane ? rest * products[(CHUNK + i) * (CHUNK + 1) + lane] : 0.0f;
-      if (writes) {
-        squares[(CHUNK + i) * CHUNK] = half(read);
-        squares[(3 * CHUNK + i) * CHUNK] = half(read - float(half(read)));
-      }
+      squares[(CHUNK + i) * CHUNK] = half(read);
+      squares[(3 * CHUNK + i) * CHUNK] = half(read - float(half(read)));
       solve[i] = i == lane ? 1.0f : 0.0f;
     }
-    // Column by column of L: what a solved row does to the ones below does not depend on each other.
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (uint i = 0; i < CHUNK; i += 4)
+      *(threadgroup float4 *)(below + lane * LOWER_LD + i) = float4(lower[i], lower[i + 1], lower[i + 2], lower[i + 3]);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    // Column by column of L: what a solved row does to the ones below does not depend on each other. All lanes want the same
+    // value, and one load brings four; a shuffle brings one.
 #pragma unroll
     for (uint m = 0; m < CHUNK; ++m)
-      for (uint i = m + 1; i < CHUNK; ++i) solve[i] -= simd_broadcast(lower[i], m) * solve[m];
-    if (writes) {
-      to[lane] = since_start;
-      to[STRENGTHS + lane] = gate.y;
-      to[RESTS + lane] = rest;
-#pragma unroll
-      for (uint i = 0; i < CHUNK; ++i) {
-        float below = i > lane ? solve[i] : 0.0f;
-        squares[i * CHUNK] = half(below);
-        squares[(2 * CHUNK + i) * CHUNK] = half(below - float(half(below)));
+      for (uint i = (m + 1) / 4 * 4; i < CHUNK; i += 4) {
+        float4 four = *(threadgroup const float4 *)(below + m * LOWER_LD + i);
+        for (uint c = 0; c < 4; ++c)
+          if (i + c > m) solve[i + c] -= four[c] * solve[m];
       }
+    to[lane] = since_start;
+    to[STRENGTHS + lane] = gate.y;
+    to[RESTS + lane] = rest;
+#pragma unroll
+    for (uint i = 0; i < CHUNK; ++i) {
+      float under = i > lane ? solve[i] : 0.0f;
+      squares[i * CHUNK] = half(under);
+      squares[(2 * CHUNK + i) * CHUNK] = half(under - float(half(under)));
     }
   }
 }
