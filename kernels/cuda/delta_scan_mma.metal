@@ -333,22 +333,24 @@ LY_KERNEL(delta_scan_mma_32, delta_scan_mma<32>)
 LY_KERNEL(delta_scan_mma_64, delta_scan_mma<64>)
 LY_KERNEL(delta_scan_mma_128, delta_scan_mma<128>)
 
-// Brings what delta_scan_halves needs of a chunk. Tokens behind the span's last are that one again: they neither decay nor write.
+// Brings part `step` of STEPS of what delta_scan_halves needs of a chunk: between products copies take no time. Tokens behind the span's last are that one again: they neither decay nor write.
 // Of T and P the blocks of 16 x 16 above the diagonal are left away; parts of a row change places with the row, so that
 // eight rows are read without conflicts and need no padding.
-template <uint DK, uint THREADS>
-inline void chunk_copy(threadgroup half *query, threadgroup half *key, threadgroup half *squares, threadgroup float *factor,
+template <uint DK, uint THREADS, uint STEPS>
+inline void chunk_copy(uint step, threadgroup half *query, threadgroup half *key, threadgroup half *squares, threadgroup float *factor,
                        device const float *queries, device const float *keys, device const float *made, uint first, uint last,
                        uint channels, uint thread_at) {
   constexpr uint PARTS = DK / 4, TURN = THREADS / PARTS;
+  constexpr uint EACH = (CHUNK / TURN + STEPS - 1) / STEPS;
   uint part = thread_at % PARTS, row = thread_at / PARTS;
   uint to = (part / (DK / 8) * CHUNK + row) * (DK + 8) + part % (DK / 8) * 8;
 #pragma unroll
-  for (uint i = 0; i < CHUNK / TURN; ++i) {
+  for (uint i = step * EACH; i < min((step + 1) * EACH, CHUNK / TURN); ++i) {
     uint at = min(first + row + i * TURN, last) * channels + part * 4;
     ly_copy16(query + to + i * TURN * (DK + 8), queries + at);
     ly_copy16(key + to + i * TURN * (DK + 8), keys + at);
   }
+  if (step + 1 < STEPS) return;
   uint quarter = thread_at % 4, line = thread_at / 4;
   if (line % CHUNK >= 16 || quarter < 2)
 #pragma unroll
@@ -400,8 +402,8 @@ kernel void delta_scan_halves(device const float *inputs [[buffer(0)]], device c
 #pragma unroll
   for (uint n = 0; n < CHUNK / 8; ++n)
     for (uint c = 0; c < 4; ++c) values[n][c] = values_from[min(n * 8 + 2 * t + c % 2, last) * channels + value_at[c / 2]];
-  chunk_copy<DK, 4 * V>(query, key, squares, factor, queries, keys_from, factors + chunk_at(group.z, span, 0, head, args.heads_v), 0,
-                        last, channels, thread_at);
+  chunk_copy<DK, 4 * V, 1>(0, query, key, squares, factor, queries, keys_from,
+                           factors + chunk_at(group.z, span, 0, head, args.heads_v), 0, last, channels, thread_at);
   ly_copy_commit();
 
   // Rows of b of a product, columns of the keys in the update; parts of rows of T and P that change places.
@@ -414,12 +416,8 @@ kernel void delta_scan_halves(device const float *inputs [[buffer(0)]], device c
     uint first = chunk * CHUNK, half_at = chunk % 2, next_at = 1 - half_at;
     ly_copy_wait<0>();
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (chunk + 1 < chunks) {
-      chunk_copy<DK, 4 * V>(query + next_at * 2 * TOKENS, key + next_at * 2 * TOKENS, squares + next_at * BLOCKS,
-                            factor + next_at * SQUARES, queries, keys_from,
-                            factors + chunk_at(group.z, span, chunk + 1, head, args.heads_v), first + CHUNK, last, channels, thread_at);
-      ly_copy_commit();
-    }
+    // Behind the last chunk it comes once more: a branch would keep copies from standing between products.
+    device const float *next_factors = factors + chunk_at(group.z, span, min(chunk + 1, chunks - 1), head, args.heads_v);
     threadgroup const half *keys = key + half_at * 2 * TOKENS;
     threadgroup const half *query_rows = query + half_at * 2 * TOKENS + row_at;
     threadgroup const half *lines = squares + half_at * BLOCKS + line_at;
@@ -448,7 +446,10 @@ kernel void delta_scan_halves(device const float *inputs [[buffer(0)]], device c
       for (uint n = 0; n < 2; ++n) mma_pair(o[2 * n], o[2 * n + 1], a_missed, q[n]);
 #pragma unroll
       for (uint n = 0; n < 2; ++n) mma_pair(o[2 * n], o[2 * n + 1], a, q_missed[n]);
+      chunk_copy<DK, 4 * V, STEPS>(i, query + next_at * 2 * TOKENS, key + next_at * 2 * TOKENS, squares + next_at * BLOCKS,
+                                   factor + next_at * SQUARES, queries, keys_from, next_factors, first + CHUNK, last, channels, thread_at);
     }
+    ly_copy_commit();
 #pragma unroll
     for (uint n = 0; n < 4; ++n) mine[n * 32] = float4(x[n][0], x[n][1], x[n][2], x[n][3]);
 #pragma unroll
@@ -464,11 +465,6 @@ kernel void delta_scan_halves(device const float *inputs [[buffer(0)]], device c
         x[n][c] = strength * (values[n][c] - start * (x[n][c] + rest[c]));
       }
     }
-    if (chunk + 1 < chunks)
-#pragma unroll
-      for (uint n = 0; n < CHUNK / 8; ++n)
-        for (uint c = 0; c < 4; ++c)
-          values[n][c] = values_from[min(first + CHUNK + n * 8 + 2 * t + c % 2, last) * channels + value_at[c / 2]];
     // d = x + (T - 1) x: d takes the place of x. The second row of blocks is summed apart.
     uint a[2][4], a_missed[2][4], b[3][4], b_missed[3][4];
     float apart[2][4];
@@ -538,14 +534,21 @@ kernel void delta_scan_halves(device const float *inputs [[buffer(0)]], device c
     for (uint n = 0; n < 2 * STEPS; ++n)
       for (uint c = 0; c < 4; ++c) s[n][c] *= left_over;
 #pragma unroll
-    for (uint k = 0; k < 2; ++k)
-      for (uint missed = 0; missed < 2; ++missed)
-        for (uint i = 0; i < STEPS; ++i) {
-          uint columns[4];
-          ly_load_transposed(columns, keys + missed * TOKENS + k * 16 * (DK + 8) + column_at + i * 16);
-          mma_pair(s[2 * i], s[2 * i + 1], a[k], columns);
-        }
+    for (uint n = 0; n < 4; ++n) {
+      uint k = n / 2, missed = n % 2;
+#pragma unroll
+      for (uint i = 0; i < STEPS; ++i) {
+        uint columns[4];
+        ly_load_transposed(columns, keys + missed * TOKENS + k * 16 * (DK + 8) + column_at + i * 16);
+        mma_pair(s[2 * i], s[2 * i + 1], a[k], columns);
+      }
+      // Between products the next chunk's values set out; behind the last chunk they are what is there.
+#pragma unroll
+      for (uint c = 0; c < 4; ++c)
+        values[n][c] = values_from[min(first + CHUNK + n * 8 + 2 * t + c % 2, last) * channels + value_at[c / 2]];
+    }
   }
+  ly_copy_wait<0>();
 #pragma unroll
   for (uint n = 0; n < 2 * STEPS; ++n)
     for (uint h = 0; h < 2; ++h) {
