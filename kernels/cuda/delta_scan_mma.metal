@@ -372,7 +372,7 @@ kernel void delta_scan_halves(device const float *inputs [[buffer(0)]], device c
                               uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
                               uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   ly_resident<4 * V, 1>();
-  ly_threadgroup_kib<109>();
+  ly_threadgroup_kib<109>();   // of 64 values; 32 need 97, which GPUs without warpgroups have too
   constexpr uint TOKENS = CHUNK * (DK + 8), STEPS = DK / 32, BLOCKS = 4 * CHUNK * CHUNK;
   threadgroup half query[4 * CHUNK * (DK + 8)];   // of two chunks: rounded, then what that misses
   threadgroup half key[4 * CHUNK * (DK + 8)];
