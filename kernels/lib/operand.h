@@ -5,10 +5,11 @@
 // the same speed. Values beyond its range saturate; a NaN stays one.
 #pragma once
 
-inline half narrowed(float value) {
+inline float saturated(float value) {
   float low = value < -65504.0f ? -65504.0f : value;
-  return half(low > 65504.0f ? 65504.0f : low);
+  return low > 65504.0f ? 65504.0f : low;
 }
+inline half narrowed(float value) { return half(saturated(value)); }
 
 // Two of them in one word, the first in the low half.
 inline uint narrowed_pair(float first, float second) {
@@ -17,6 +18,22 @@ inline uint narrowed_pair(float first, float second) {
 
 // One of two halves in a word: 0 the lower, 1 the upper.
 inline float half_of(uint pair, uint which) { return float(as_type<half>(ushort(which == 0 ? pair & 0xffffu : pair >> 16))); }
+
+// Four neighbours of a buffer of operands from element `at` on, a multiple of four.
+inline void store_operands(device float *to, uint at, float4 values, uint narrow) {
+  if (narrow != 0) {
+    *(device uint2 *)((device half *)to + at) =
+        uint2(ly_pack2(saturated(values.x), saturated(values.y)), ly_pack2(saturated(values.z), saturated(values.w)));
+  } else {
+    *(device float4 *)(to + at) = values;
+  }
+}
+
+// x sigmoid(x), with one over 1 + e^-x as a square of its inverse root: a division takes several times its instructions.
+inline float silu(float x) {
+  float root = rsqrt(1.0f + exp(-x));
+  return x * root * root;
+}
 
 // Element `at` of a buffer of operands: half if `narrow` is not 0, else f32.
 inline void store_operand(device float *to, uint at, float value, uint narrow) {

@@ -110,6 +110,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         entries.extend(stems.into_iter().flat_map(|stem| [16, 32, 64, 128].map(|rows| entry(stem, rows))));
         entries.extend(["project_wgmma_wide", "output_wgmma_wide"]);
         entries.extend(["experts_gate_up_fitted", "experts_gate_up_fitted_wide", "experts_down_fitted"]);
+        entries.extend(["project_bytes_32", "project_bytes_64"]);
     }
     if !options.fused_dequantise {
         entries.extend(["dequantise_q4", "dequantise_q8"]);
@@ -117,13 +118,16 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
     }
     names.extend(entries);
     if config.layers_of(LayerKind::Delta) > 0 {
-        names.extend(["delta_conv", "delta_carry", "delta_gate"]);
+        names.extend(["delta_conv", "delta_conv_taps", "delta_carry", "delta_gate"]);
         names.extend(
             ["delta_step", "delta_step_tiled", "delta_scan", "delta_factors", "delta_scan_blocked"].map(|stem| entry(stem, config.dim_k)),
         );
         if native.scan_mma {
-            names.push("delta_conv_split");
-            names.extend(["delta_factors_mma", "delta_scan_mma"].map(|stem| entry(stem, config.dim_k)));
+            names.extend(["delta_conv_split", "delta_conv_taps_split"]);
+            names.extend(
+                ["delta_factors_mma", "delta_scan_mma", "delta_scan_halves", "delta_scan_halves_wide"]
+                    .map(|stem| entry(stem, config.dim_k)),
+            );
         }
     }
     if config.layers_of(LayerKind::Attention) > 0 {

@@ -78,6 +78,11 @@ impl GpuMatrix {
         self.bits == Bits::Q4 && self.group() == MMA_GROUP
     }
 
+    /// Whether `project_bytes` covers this matrix.
+    pub fn has_bytes(&self) -> bool {
+        self.bits == Bits::Q8 && self.cols.is_multiple_of(64)
+    }
+
     /// Whether one launch can multiply by both.
     pub fn same_format(&self, other: &GpuMatrix) -> bool {
         (self.cols, self.bits, self.group_shift) == (other.cols, other.bits, other.group_shift)

@@ -181,6 +181,20 @@ pub fn fitted_parts(width: usize, hidden: usize, time: impl Fn(usize) -> usize) 
     parts.min_by_key(|&part| time(hidden.div_ceil(part)) * (part + FITTED_EXTRA_OUTPUTS)).expect("256 outputs fit")
 }
 
+/// Rows of a threadgroup of `moe_count` and `moe_place`: at least 64, and so many that there are no more than
+/// [`PLACE_BLOCKS`]. `kernels/route.metal` says the same.
+pub fn place_rows(rows: usize) -> usize {
+    rows.div_ceil(PLACE_BLOCKS).max(64)
+}
+
+/// Threadgroups of `moe_count` and `moe_place`, at most: each reads what all have counted.
+pub const PLACE_BLOCKS: usize = 64;
+
+/// Rows of activations of a tile of `project_bytes`: 32 while wider tiles would leave multiprocessors without one.
+pub fn bytes_rows(rows: usize, tiles: usize, multiprocessors: usize) -> usize {
+    if tiles * rows.div_ceil(64) < multiprocessors { 32 } else { 64 }
+}
+
 /// Inputs of an expert's down projection, at most: threadgroup memory holds whole choices.
 pub const EXPERT_WIDTH_MAX: usize = 2048;
 
@@ -308,14 +322,25 @@ pub struct ScanBlock {
     pub tokens: usize,
     /// Floats of what is made for them and a value head before.
     pub factors: usize,
-    /// Values of a threadgroup.
+    /// Values of a threadgroup, and its threads.
     pub columns: usize,
+    pub threads: u32,
+    pub stem: &'static str,
 }
 
 impl ScanBlock {
-    /// Of `delta_scan_mma` if `chunked`, else of `delta_scan_blocked`.
+    /// Of `delta_scan_halves` if `chunked`, else of `delta_scan_blocked`.
     pub fn new(chunked: bool) -> Self {
-        if chunked { ScanBlock { tokens: 32, factors: 2144, columns: 64 } } else { ScanBlock { tokens: 4, factors: 32, columns: 32 } }
+        if !chunked {
+            return ScanBlock { tokens: 4, factors: 32, columns: 32, threads: 128, stem: "delta_scan_blocked" };
+        }
+        // Only until one of them is chosen.
+        let (columns, threads, stem) = match std::env::var("LILY_SCAN").as_deref() {
+            Ok("mma") => (64, 128, "delta_scan_mma"),
+            Ok("wide") => (64, 256, "delta_scan_halves_wide"),
+            _ => (32, 128, "delta_scan_halves"),
+        };
+        ScanBlock { tokens: 32, factors: 2144, columns, threads, stem }
     }
 }
 

@@ -118,6 +118,8 @@ fn single_steps(checked: &Watched) {
         for subject in [checked, &unfused] {
             delta::check(subject, tall, &[&[1, 1]]);
         }
+        delta::check(checked, tall, &[&[9, 4]]);
+        delta::check(&checked.native(), awkward().delta, &[&[33, 5]]);
     });
     timed("attention", || {
         let batches: [&[(usize, usize)]; 2] = [&[(0, 1), (250, 2), (256, 1)], &[(30, 40), (0, 3)]];

@@ -40,6 +40,8 @@ fn experts_match_the_reference() {
     }
     experts::check(&Sim::fast().native(), &awkward(), &ROWS[5..]);
     experts::check(&Sim::fast().native(), &spans(), &ROWS);
+    // The router's tiles of 64 rows.
+    experts::check(&Sim::fast().native(), &spans(), &[260]);
     experts::check_counts(&Sim::fast(), &tiny_dims(), &experts::COUNTS);
     for how in [Fitted::Narrow, Fitted::Wide] {
         experts::check_counts(&Sim::fast().native().with(|options| options.fitted = how), &fitted(), &FITTED_COUNTS);

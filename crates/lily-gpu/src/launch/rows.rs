@@ -1,6 +1,6 @@
 //! `embed.metal`, `norm.metal`, `project.metal`, `project_matmul.metal`, `output.metal`, `dequantise.metal`; of
-//! `cuda/`: `project_mma.metal`, `project_mma_rows.metal`, `project_wgmma.metal`, `project_wgmma_wide.metal`, `output_mma.metal`,
-//! `output_mma_rows.metal`.
+//! `cuda/`: `project_mma.metal`, `project_mma_rows.metal`, `project_wgmma.metal`, `project_wgmma_wide.metal`, `project_bytes.metal`,
+//! `output_mma.metal`, `output_mma_rows.metal`.
 
 use crate::launch::launcher;
 
@@ -17,7 +17,7 @@ launcher!(Project = "project" | "project_mma" | "project_mma_rows" [
     cols: u32, group_shift: u32, batch: u32, x_stride: u32, out_stride: u32, rows0: u32, rows1: u32, rows2: u32, rows3: u32, parts: u32, eps: f32,
 });
 
-launcher!(ProjectMatmul = "project_matmul" | "project_wgmma" | "project_wgmma_wide" [
+launcher!(ProjectMatmul = "project_matmul" | "project_wgmma" | "project_wgmma_wide" | "project_bytes" [
     Read codes0, Read scales0, Read biases0, Read codes1, Read scales1, Read biases1, Read codes2, Read scales2, Read biases2,
     Read codes3, Read scales3, Read biases3, Read x, Write out,
 ] {

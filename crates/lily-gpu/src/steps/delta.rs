@@ -13,6 +13,10 @@ use lily_model::LayerKind;
 /// Columns of a threadgroup of `delta_scan`: a simdgroup each.
 const REGISTER_COLUMNS: usize = 8;
 
+/// Taps of `delta_conv_taps`, and rows of a simdgroup; `kernels/delta_scan.metal` says the same.
+const CONV_TAPS: usize = 4;
+const CONV_ROWS: usize = 8;
+
 impl<B: Backend> GpuDevice<B> {
     pub(super) fn update_delta(&mut self, layer: usize, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer, chain: bool) {
         let mixer = self.model.delta(layer);
@@ -86,8 +90,13 @@ impl<B: Backend> GpuDevice<B> {
         let (config, arena, pass, spans) = (&self.config, &self.arena, *self.pass(), self.staged.spans);
         let stage = "delta_update";
         let chunked = self.native.scan_mma;
+        let heads = 2 * config.heads_k + config.heads_v;
+        let (conv, conv_grid) = match config.conv_width {
+            CONV_TAPS => ("delta_conv_taps", [heads, rows.div_ceil(4 * CONV_ROWS), 1]),
+            _ => ("delta_conv", [rows, heads.div_ceil(4), 1]),
+        };
         DeltaConv {
-            entry: if chunked { "delta_conv_split" } else { "delta_conv" },
+            entry: if chunked { entry(conv, "split") } else { conv },
             projected: projected.view,
             rows: pass.rows,
             conv: mixer.conv,
@@ -97,7 +106,7 @@ impl<B: Backend> GpuDevice<B> {
             inputs: arena.inputs,
             gates: arena.gates,
             args,
-            grid: [rows, (2 * config.heads_k + config.heads_v).div_ceil(4), 1],
+            grid: conv_grid,
             threads: 128,
         }
         .launch(stage, &mut self.list);
@@ -107,7 +116,7 @@ impl<B: Backend> GpuDevice<B> {
             spans: pass.spans,
             ring: arena.ring,
             args,
-            grid: [spans, config.conv_width - 1, 1],
+            grid: [spans, config.conv_width - 1, config.conv_dim().div_ceil(4 * 256)],
             threads: 256,
         }
         .launch(stage, &mut self.list);
@@ -125,10 +134,9 @@ impl<B: Backend> GpuDevice<B> {
             }
             .launch(stage, &mut self.list),
             Scan::Blocked | Scan::Chunked => {
-                let stems = if chunked { ["delta_factors_mma", "delta_scan_mma"] } else { ["delta_factors", "delta_scan_blocked"] };
-                let ScanBlock { tokens, columns, .. } = ScanBlock::new(chunked);
+                let ScanBlock { tokens, columns, threads, stem, .. } = ScanBlock::new(chunked);
                 DeltaFactors {
-                    entry: entry(stems[0], config.dim_k),
+                    entry: entry(if chunked { "delta_factors_mma" } else { "delta_factors" }, config.dim_k),
                     inputs: arena.inputs,
                     gates: arena.gates,
                     spans: pass.spans,
@@ -139,7 +147,7 @@ impl<B: Backend> GpuDevice<B> {
                 }
                 .launch(stage, &mut self.list);
                 DeltaScanBlocked {
-                    entry: entry(stems[1], config.dim_k),
+                    entry: entry(stem, config.dim_k),
                     inputs: arena.inputs,
                     factors: arena.factors,
                     spans: pass.spans,
@@ -147,7 +155,7 @@ impl<B: Backend> GpuDevice<B> {
                     reads: arena.reads,
                     args,
                     grid: [config.dim_v.div_ceil(columns), config.heads_v, spans],
-                    threads: 128,
+                    threads,
                 }
                 .launch(stage, &mut self.list);
             }
@@ -159,8 +167,8 @@ impl<B: Backend> GpuDevice<B> {
             gain: mixer.norm,
             mixed: mixed.view,
             args,
-            grid: [(rows * config.heads_v).div_ceil(4), 1, 1],
-            threads: 128,
+            grid: [rows, 1, 1],
+            threads: 256,
         }
         .launch(stage, &mut self.list);
     }
