@@ -296,28 +296,31 @@ kernel void attn_combine(device const float *parts [[buffer(0)]], device const f
     uint p = sharer + u * sharers;
     part[u] = sharer < sharers && p < used ? from[p * (dim + 2) + i] : 0.0f;
   }
-  float top = -INFINITY, sum = 0.0f;
-  for (uint p = lane; p < used; p += 32) {
-    float part_top = from[p * (dim + 2) + dim], part_sum = from[p * (dim + 2) + dim + 1], peak = max(top, part_top);
-    sum = sum * exp(top - peak) + part_sum * exp(part_top - peak);
-    top = peak;
-    if (simdgroup_at == 0) share[p] = part_top;
+  if (simdgroup_at == 0) {
+    float top = -INFINITY, sum = 0.0f;
+    for (uint p = lane; p < used; p += 32) {
+      float part_top = from[p * (dim + 2) + dim], part_sum = from[p * (dim + 2) + dim + 1], peak = max(top, part_top);
+      sum = sum * exp(top - peak) + part_sum * exp(part_top - peak);
+      top = peak;
+      share[p] = part_top;
+    }
+    float peak = simd_max(top);
+    sum = simd_sum(top == -INFINITY ? 0.0f : sum * exp(top - peak));
+    for (uint p = lane; p < used; p += 32) share[p] = exp(share[p] - peak) / sum;
   }
-  float peak = simd_max(top);
-  sum = simd_sum(top == -INFINITY ? 0.0f : sum * exp(top - peak));
   threadgroup_barrier(mem_flags::mem_threadgroup);
   float value = 0.0f;
   if (sharer < sharers)
     for (uint first = sharer; first < used; first += sharers * 8) {
       for (uint u = 0; u < 8; ++u) {
         uint p = first + u * sharers;
-        if (p < used) value += (first == sharer ? part[u] : from[p * (dim + 2) + i]) * exp(share[p] - peak);
+        if (p < used) value += (first == sharer ? part[u] : from[p * (dim + 2) + i]) * share[p];
       }
     }
   values[thread_at] = value;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (thread_at < count) {
     for (uint g = 1; g < sharers; ++g) value += values[g * count + thread_at];
-    mixed[row * args.mixed_stride + head * dim + i] = value / sum / (1.0f + exp(-gate));
+    mixed[row * args.mixed_stride + head * dim + i] = value / (1.0f + exp(-gate));
   }
 }

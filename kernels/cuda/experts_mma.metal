@@ -83,6 +83,7 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
       span_load(w[n], 1, up_codes, up_scales, up_biases, up_row + at, span, args.cols, lane);
     }
   }
+  ly_release_next();
   ChainParts chain = chain_load(sums, row, args.parts, lane);
   if (finds) {
     inputs_stage<4>(staged, group_sums, early0, at0, at0 < args.cols, lane);
@@ -97,7 +98,6 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  ly_release_next();
   float2 products[GATE_TILES];
   span_products<4, GATE_TILES>(products, w, staged, group_sums, span, lane);
   partial_store<GATE_TILES>(partial, products, simdgroup_at, lane);

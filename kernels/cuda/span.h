@@ -29,9 +29,12 @@ template <uint BITS> inline uint staged_at(uint chunk, uint t) { return (chunk *
 // whose sums it gets (group 4 i + t of the span).
 template <uint BITS> struct SpanWeights {
   uint words[2][16];
-  float scales[2][8 / BITS];
-  float biases[2][8 / BITS];
+  uint scales[2][8 / BITS];   // as they are stored
+  uint biases[2][8 / BITS];
 };
+
+// One of the two bfloats in a word.
+inline float bfloat_of(uint word, uint which) { return as_type<float>(which == 0 ? word << 16 : word & 0xffff0000u); }
 
 // Row `row` of a matrix as the lane's upper (0) or lower (1) one; `span` along the row.
 template <uint BITS>
@@ -47,8 +50,8 @@ inline void span_load(thread SpanWeights<BITS> &w, uint half_at, device const ui
   }
   uint group = (row * cols + span * span_inputs<BITS>()) / MMA_GROUP + lane % 4;
   for (uint i = 0; i < 8 / BITS; ++i) {
-    w.scales[half_at][i] = float(ly_load_now(scales + group + 4 * i));
-    w.biases[half_at][i] = float(ly_load_now(biases + group + 4 * i));
+    w.scales[half_at][i] = ly_load_bits(scales + group + 4 * i);
+    w.biases[half_at][i] = ly_load_bits(biases + group + 4 * i);
   }
 }
 
@@ -145,7 +148,7 @@ template <uint BITS> inline void codes_mma(thread float *sums, uint a0, uint a1,
 // Outputs of rows g and g + 8 of each tile from one span: every lane of a row gets them. Tiles share what is loaded of the
 // inputs. `staged` and `sums` of the whole row.
 template <uint BITS, uint TILES>
-inline void span_products(thread float2 *products, thread const SpanWeights<BITS> *w, threadgroup const uint4 *staged,
+inline void span_products(thread float2 *products, thread SpanWeights<BITS> *w, threadgroup const uint4 *staged,
                           threadgroup const float *sums, uint span, uint lane) {
   constexpr uint STEPS = 32 / BITS, SETS = 8 / BITS, CHUNKS = 4 / SETS;
   uint t = lane % 4, column = lane / 4;
@@ -175,8 +178,12 @@ inline void span_products(thread float2 *products, thread const SpanWeights<BITS
     for (uint n = 0; n < TILES; ++n) {
       float above = (even[n][0] + odd[n][0]) * 4294967296.0f + (even[n][1] + odd[n][1]) * 2097152.0f;
       float below = (even[n][2] + odd[n][2]) * 4294967296.0f + (even[n][3] + odd[n][3]) * 2097152.0f;
-      products[n].x += w[n].scales[0][set] * above + w[n].biases[0][set] * sum;
-      products[n].y += w[n].scales[1][set] * below + w[n].biases[1][set] * sum;
+      for (uint i = 0; i < 2; ++i) {   // not before the products: a scale on its way would be waited for
+        ly_anew(w[n].scales[i][set]);
+        ly_anew(w[n].biases[i][set]);
+      }
+      products[n].x += bfloat_of(w[n].scales[0][set], 0) * above + bfloat_of(w[n].biases[0][set], 0) * sum;
+      products[n].y += bfloat_of(w[n].scales[1][set], 0) * below + bfloat_of(w[n].biases[1][set], 0) * sum;
     }
   }
   for (uint n = 0; n < TILES; ++n) {

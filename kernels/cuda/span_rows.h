@@ -45,9 +45,6 @@ inline void rows_load(thread RowsWeights<BITS> &w, uint half_at, device const ui
   w.biases[half_at] = ly_load_now((device const uint *)(biases + first));
 }
 
-// One of the two bfloats in a word.
-inline float bfloat_of(uint word, uint which) { return as_type<float>(which == 0 ? word << 16 : word & 0xffff0000u); }
-
 // Eight inputs of one of ROWS rows, where rows_product looks for them, and with the lanes beside it the sum of their group.
 template <uint BITS, uint ROWS>
 inline void rows_inputs_stage(threadgroup uint4 *staged, threadgroup float *sums, Inputs in, uint row, uint at, uint lane) {

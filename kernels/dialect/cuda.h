@@ -395,9 +395,9 @@ LY_FN uint ly_load_now(const uint *from) {
   asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(one) : "l"(__cvta_generic_to_global(from)));
   return one;
 }
-LY_FN bfloat ly_load_now(const bfloat *from) {
-  bfloat one;
-  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(one.bits) : "l"(__cvta_generic_to_global(from)));
+LY_FN uint ly_load_bits(const bfloat *from) {
+  uint one;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=r"(one) : "l"(__cvta_generic_to_global(from)));
   return one;
 }
 

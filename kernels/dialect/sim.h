@@ -96,6 +96,7 @@ LY_RUNTIME void ly_copy_commit() {
 template <uint THREADS, uint THREADGROUPS> LY_FN void ly_resident() {}
 template <uint KIB> LY_FN void ly_threadgroup_kib() {}
 template <class T> LY_FN T ly_load_now(const T *from) { return *from; }
+LY_FN uint ly_load_bits(const bfloat *from) { return as_type<ushort>(*from); }
 LY_RUNTIME void ly_release_next() {}
 template <uint N> LY_RUNTIME void ly_copy_wait() {
 #ifdef LY_CHECKED
