@@ -14,8 +14,8 @@ constant uint GATE_TILES = 2;   // of a simdgroup of experts_gate_up_mma; policy
 // Layout   as experts_gate_up.
 // Work     a simdgroup makes GATE_TILES times eight values of a choice: gate rows above, up rows below, of one span, see
 //          cuda/span.h. With ROUTES the first simdgroup finds the row's top-k, in every threadgroup, while the others stage
-//          their part of the activations, and one threadgroup of the row writes the routes. The launch behind is let in when
-//          all weights have been asked for: what it reads of the router is complete then, and its weights come after these.
+//          the activations, and one threadgroup of the row writes the routes. The launch behind is let in when the experts
+//          are known: what it reads of the router is complete then, and its weights come after these.
 //          Grid: (tiles, choices, rows).
 // Numerics as project_mma. Bound by weight bytes.
 template <bool ROUTES>
@@ -58,23 +58,17 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
   // Activations are on their way while the experts are found.
   device const float *row_logits = logits + row * (args.experts + 1);
   device uint *route = routes + row * (2 * k + 1);
-  // There is a simdgroup a span at least: two rounds are the whole row.
-  uint at0 = thread_at * 8, at1 = at0 + threads * 8;
-  Inputs early0 = inputs_load(from, min(at0, args.cols - 8)), early1 = inputs_load(from, min(at1, args.cols - 8));
-  bool finds = simdgroup_at == 0 && routed;
-  uint id = 0;
-  if (finds) {
-    if (ROUTES) {
-      id = top_k_ids(row_logits, args.experts, k, lane);
-      if (lane == choice) chosen[0] = id;
-    } else if (lane == 0) {
-      chosen[0] = route[choice];
-    }
-  } else {
-    inputs_stage<4>(staged, group_sums, early0, at0, at0 < args.cols, lane);
-    inputs_stage<4>(staged, group_sums, early1, at1, at1 < args.cols, lane);
+  uint id = 0, finders = routed ? 32 : 0;
+  if (thread_at >= finders) {
+    row_stage<4>(staged, group_sums, from, args.cols, thread_at - finders, threads - finders, lane);
+  } else if (ROUTES) {
+    id = top_k_ids(row_logits, args.experts, k, lane);
+    if (lane == choice) chosen[0] = id;
+  } else if (lane == 0) {
+    chosen[0] = route[choice];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
+  ly_release_next();
   if (routed) {
     uint gate_row = args.gate_first + chosen[0] * args.gate_stride, up_row = args.up_first + chosen[0] * args.up_stride;
     for (uint n = 0; n < GATE_TILES; ++n) {
@@ -83,21 +77,15 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
       span_load(w[n], 1, up_codes, up_scales, up_biases, up_row + at, span, args.cols, lane);
     }
   }
-  ly_release_next();
   ChainParts chain = chain_load(sums, row, args.parts, lane);
-  if (finds) {
-    inputs_stage<4>(staged, group_sums, early0, at0, at0 < args.cols, lane);
-    inputs_stage<4>(staged, group_sums, early1, at1, at1 < args.cols, lane);
-    if (ROUTES && group.x == 0 && choice == 0) {
-      float weight = top_k_weight(row_logits, id, k, lane);
-      if (lane < k) {
-        route[lane] = id;
-        route[k + lane] = as_type<uint>(weight);
-      }
-      if (lane == 0) route[2 * k] = as_type<uint>(1.0f / (1.0f + exp(-row_logits[args.experts])));
+  if (ROUTES && simdgroup_at == 0 && group.x == 0 && choice == 0) {
+    float weight = top_k_weight(row_logits, id, k, lane);
+    if (lane < k) {
+      route[lane] = id;
+      route[k + lane] = as_type<uint>(weight);
     }
+    if (lane == 0) route[2 * k] = as_type<uint>(1.0f / (1.0f + exp(-row_logits[args.experts])));
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
   float2 products[GATE_TILES];
   span_products<4, GATE_TILES>(products, w, staged, group_sums, span, lane);
   partial_store<GATE_TILES>(partial, products, simdgroup_at, lane);
@@ -162,9 +150,8 @@ kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device cons
   }
   device const float *row_logits = logits + row * (args.experts + 1);
   device const uint *route = routes + row * (2 * k + 1);
-  uint id = 0;
   if (simdgroup_at == 0) {
-    id = ROUTES ? top_k_ids(row_logits, args.experts, k, lane) : lane < k ? route[lane] : 0u;
+    uint id = ROUTES ? top_k_ids(row_logits, args.experts, k, lane) : lane < k ? route[lane] : 0u;
     ids[lane] = id;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -173,8 +160,9 @@ kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device cons
     span_load(w[0], 0, codes, scales, biases, expert_row + weight_row, span, args.width, lane);
     span_load(w[0], 1, codes, scales, biases, expert_row + weight_row8, span, args.width, lane);
   }
-  if (simdgroup_at == 0) {
-    float weight = ROUTES ? top_k_weight(row_logits, id, k, lane) : lane < k ? as_type<float>(route[k + lane]) : 0.0f;
+  // The shared expert's simdgroups have nothing to load here.
+  if (simdgroup_at == simdgroups - 1) {
+    float weight = ROUTES ? top_k_weight(row_logits, ids[lane], k, lane) : lane < k ? as_type<float>(route[k + lane]) : 0.0f;
     float shared = ROUTES ? 1.0f / (1.0f + exp(-row_logits[args.experts])) : as_type<float>(route[2 * k]);
     if (lane < k) weights[lane] = weight;
     if (lane == 0) weights[k] = shared;
