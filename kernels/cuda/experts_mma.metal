@@ -14,8 +14,8 @@ constant uint GATE_TILES = 2;   // of a simdgroup of experts_gate_up_mma; policy
 // Layout   as experts_gate_up.
 // Work     a simdgroup makes GATE_TILES times eight values of a choice: gate rows above, up rows below, of one span, see
 //          cuda/span.h. With ROUTES the first simdgroup finds the row's top-k, in every threadgroup, while the others stage
-//          the activations, and one threadgroup of the row writes the routes. The launch behind is let in when the experts
-//          are known: what it reads of the router is complete then, and its weights come after these.
+//          the activations; a threadgroup of the shared expert does so too, and writes the routes. The launch behind is let
+//          in when the experts are known: what it reads of the router is complete then, and its weights come after these.
 //          Grid: (tiles, choices, rows).
 // Numerics as project_mma. Bound by weight bytes.
 template <bool ROUTES>
@@ -58,7 +58,9 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
   // Activations are on their way while the experts are found.
   device const float *row_logits = logits + row * (args.experts + 1);
   device uint *route = routes + row * (2 * k + 1);
-  uint id = 0, finders = routed ? 32 : 0;
+  // The shared expert waits for nobody's choice: its first threadgroup has the time to write the routes.
+  bool writes = ROUTES && choice == k && group.x == 0;
+  uint id = 0, finders = routed || writes ? 32 : 0;
   if (thread_at >= finders) {
     row_stage<4>(staged, group_sums, from, args.cols, thread_at - finders, threads - finders, lane);
   } else if (ROUTES) {
@@ -78,7 +80,7 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
     }
   }
   ChainParts chain = chain_load(sums, row, args.parts, lane);
-  if (ROUTES && simdgroup_at == 0 && group.x == 0 && choice == 0) {
+  if (writes && simdgroup_at == 0) {
     float weight = top_k_weight(row_logits, id, k, lane);
     if (lane < k) {
       route[lane] = id;
