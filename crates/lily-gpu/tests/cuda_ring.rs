@@ -18,7 +18,7 @@ use lily_testkit::ring::kernel::{
     ATTENTION_DIMS, CAPACITY, DELTA_DIMS, ROWS, attention, delta, experts, full_dims, nan, nano_heads, products, rows,
 };
 use lily_testkit::ring::{Numerics, Subject, Tolerances, ahead, layer, model, nano, select};
-use rig::{MODEL, NUMERICS, ROUNDED_WEIGHTS, STEPS, STORED, Sim, TOLERANCES, awkward, pass, spans, spans_checkpoint};
+use rig::{MODEL, NUMERICS, ROUNDED_WEIGHTS, STEPS, STORED, Sim, TOLERANCES, all_experts_checkpoint, awkward, pass, spans};
 
 /// The first GPU with these switches.
 struct Cuda(GpuOptions);
@@ -202,7 +202,7 @@ fn the_bundled_model_is_the_same_without_any_technique() {
 #[test]
 fn passes_on_tensor_cores_agree_with_the_simulator_without() {
     let Some(cuda) = cuda() else { return };
-    let checkpoint = spans_checkpoint();
+    let checkpoint = all_experts_checkpoint();
     let (expected, vocab) = pass(&Sim::fast(), checkpoint.path(), &STEPS);
     for fused_chains in [true, false] {
         let (found, _) = pass(&Cuda(GpuOptions { fused_chains, ..cuda.0 }), checkpoint.path(), &STEPS);

@@ -80,8 +80,19 @@ pub fn wide_spans() -> ModelDims {
 
 /// A checkpoint of these widths, as the real one is quantised.
 pub fn spans_checkpoint() -> tempfile::TempDir {
+    checkpoint(spans())
+}
+
+/// The same with rows that take every expert, so that no rounding chooses another one.
+pub fn all_experts_checkpoint() -> tempfile::TempDir {
+    let dims = spans();
+    let moe = MoeDims { experts_per_token: dims.moe.experts, ..dims.moe };
+    checkpoint(ModelDims { moe, ..dims })
+}
+
+fn checkpoint(dims: ModelDims) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a folder");
-    write_checkpoint(directory.path(), &CheckpointSpec { dims: spans(), ..CheckpointSpec::default() }).expect("it is written");
+    write_checkpoint(directory.path(), &CheckpointSpec { dims, ..CheckpointSpec::default() }).expect("it is written");
     directory
 }
 
