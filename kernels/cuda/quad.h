@@ -73,24 +73,26 @@ inline void quad_products(thread float *acc, thread const uint *a, threadgroup c
 }
 
 // The products of a stride, whose inputs 32 i .. are operands i: a quarter's operands are made while the quarter before it is
-// multiplied. `a` has operands 0 before, and is free behind the second half. The numbers are from the stride's first group on.
+// multiplied. `a` has operands 0 before. The first quarter waits until the stride before is multiplied, so that its tiles are
+// free; there is the place for barriers and loads, since a barrier's fence would wait for earlier loads. Behind the others `a` is
+// free, and their last products are still on their way.
 template <uint N>
-inline void quad_first_half(thread float *acc, thread const uint *a, thread uint *b, thread const QuadWords &turned,
-                            threadgroup const uint *upper, threadgroup const uint *lower,
-                            threadgroup const ly_swizzled<N> &tile) {
-  quad_products<N>(acc, a, tile, 0);
-  quad_operands<1>(b, turned, upper[0], lower[0]);
-  quad_products<N>(acc, b, tile, 2);
+inline void quad_first_quarter(thread float *acc, thread const uint *a, threadgroup const ly_swizzled<N> *tiles) {
+  quad_products<N>(acc, a, tiles[0], 0);
   ly_wgmma_before_last();
 }
+// The numbers are from the stride's first group on.
 template <uint N>
-inline void quad_second_half(thread float *acc, thread uint *a, thread uint *b, thread const QuadWords &turned,
-                             threadgroup const uint *upper, threadgroup const uint *lower,
-                            threadgroup const ly_swizzled<N> &tile) {
+inline void quad_other_quarters(thread float *acc, thread uint *a, thread uint *b, thread const QuadWords &turned,
+                                threadgroup const uint *upper, threadgroup const uint *lower,
+                                threadgroup const ly_swizzled<N> *tiles) {
+  quad_operands<1>(b, turned, upper[0], lower[0]);
+  quad_products<N>(acc, b, tiles[0], 2);
+  ly_wgmma_before_last();
   quad_operands<2>(a, turned, upper[1], lower[1]);
-  quad_products<N>(acc, a, tile, 0);
+  quad_products<N>(acc, a, tiles[1], 0);
   ly_wgmma_before_last();
   quad_operands<3>(b, turned, upper[1], lower[1]);
-  quad_products<N>(acc, b, tile, 2);
+  quad_products<N>(acc, b, tiles[1], 2);
   ly_wgmma_before_last();
 }

@@ -401,6 +401,9 @@ LY_FN uint ly_load_bits(const bfloat *from) {
   return one;
 }
 
+// Brings the line of memory around it to the second-level cache.
+LY_FN void ly_prefetch(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(at))); }
+
 LY_FN void ly_anew(uint &word) { asm volatile("" : "+r"(word)); }
 LY_FN void ly_mma(float *c, uint a0, uint a1, uint a2, uint a3, uint b0, uint b1) {
   const uint a[4] = {a0, a1, a2, a3};

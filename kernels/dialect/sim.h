@@ -93,6 +93,7 @@ LY_RUNTIME void ly_copy_commit() {
 #define ly_wait_previous(...)
 #define ly_settled(...)
 #define ly_anew(word)
+LY_FN void ly_prefetch(const void *) {}
 template <uint THREADS, uint THREADGROUPS> LY_FN void ly_resident() {}
 template <uint KIB> LY_FN void ly_threadgroup_kib() {}
 template <class T> LY_FN T ly_load_now(const T *from) { return *from; }

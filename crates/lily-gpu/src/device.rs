@@ -89,9 +89,8 @@ impl<B: Backend> GpuDevice<B> {
         let mut native = Native::new(&options, config, &backend);
         let arena = Arena::new(&mut backend, config, capacity, &options, native, entries::largest_matrix(&model))?;
         let wgmma_experts = native.wgmma && model.layers.iter().all(|layer| layer.gate.all.has_wgmma() && layer.down.all.has_wgmma());
-        if wgmma_experts && options.tile_rows == TileRows::ByShape && entries::fitted_experts(config, &model) {
-            native.fitted = options.fitted;
-        }
+        let by_shape = options.fitted_experts && options.tile_rows == TileRows::ByShape;
+        native.fitted_experts = wgmma_experts && by_shape && entries::fitted_experts(config, &model);
         backend.prepare_kernels(&entries::needed(config, &model, &options, native))?;
         Ok(GpuDevice {
             config: config.clone(),

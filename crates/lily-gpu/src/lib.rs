@@ -26,4 +26,4 @@ pub use backend::Backend;
 pub use buffer::GpuBuffer;
 pub use commands::{Access, CommandList, Launch, View};
 pub use device::GpuDevice;
-pub use options::{DeltaScan, Fitted, GpuOptions, TileRows};
+pub use options::{DeltaScan, GpuOptions, TileRows};

@@ -53,35 +53,12 @@ pub struct GpuOptions {
     /// simdgroup.
     pub wgmma_prefill: bool,
     /// Tiles of experts that are as wide as they have rows, where products of many rows go through warpgroups; else of fixed sizes.
-    pub fitted: Fitted,
+    pub fitted_experts: bool,
     /// Attention keeps queries, scores and results in registers, where the device multiplies from them; else they go through
     /// threadgroup memory, those of few rows through plain arithmetic.
     pub attention_mma: bool,
     /// The chosen token goes to the next step on the device; else through the host.
     pub device_tokens: bool,
-}
-
-/// Whether the experts' tiles are as wide as they have rows (`kernels/cuda/experts_fitted.metal`), and how many columns of gate
-/// and up a threadgroup has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fitted {
-    #[default]
-    Off,
-    /// 64, two threadgroups a multiprocessor.
-    Narrow,
-    /// 128, one.
-    Wide,
-}
-
-impl Fitted {
-    /// By default, until they are measured: `LILY_EXPERTS` is `fixed`, `narrow` (as without it) or `wide`.
-    pub fn tried() -> Self {
-        match std::env::var("LILY_EXPERTS").as_deref() {
-            Ok("fixed") => Fitted::Off,
-            Ok("wide") => Fitted::Wide,
-            _ => Fitted::Narrow,
-        }
-    }
 }
 
 /// Which native kernels stand in for portable ones, where they cover a matrix or a head.
@@ -99,8 +76,8 @@ pub(crate) struct Native {
     pub attention_few: bool,
     /// The DeltaNet state through many tokens.
     pub scan_mma: bool,
-    /// The experts' products of many rows.
-    pub fitted: Fitted,
+    /// The experts' products of many rows, in tiles as wide as they have rows; the model decides too.
+    pub fitted_experts: bool,
     /// Of the device: see [`Backend::multiprocessors`].
     pub multiprocessors: usize,
 }
@@ -117,7 +94,7 @@ impl Native {
             // It packs heads and shares reads: without either technique there is only the portable kernel.
             attention_few: attention && options.coalesced_kv && options.packed_heads,
             scan_mma: options.delta_scan == DeltaScan::Chunked && backend.has_mma(),
-            fitted: Fitted::Off,
+            fitted_experts: false,
             multiprocessors: backend.multiprocessors(),
         }
     }
@@ -137,7 +114,7 @@ impl Default for GpuOptions {
             fused_chains: true,
             mma_decode: true,
             wgmma_prefill: true,
-            fitted: Fitted::tried(),
+            fitted_experts: true,
             attention_mma: true,
             device_tokens: true,
         }

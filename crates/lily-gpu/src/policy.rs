@@ -136,7 +136,7 @@ const FITTED_OUTPUTS: usize = 256;
 const FITTED_DOWN_VALUES: usize = FITTED_ROWS * 512;
 const FITTED_DOWN_NUMBERS: usize = 9216;
 
-/// Threads of `experts_gate_up_fitted_wide` and `experts_down_fitted`.
+/// Threads of the fitted expert kernels, of which a multiprocessor runs one threadgroup at a time.
 pub const FITTED_THREADS: u32 = 512;
 
 /// Rows of a tile of the fitted expert kernels, at most, for down projections of `width` inputs, which threadgroup memory holds.
@@ -173,10 +173,6 @@ pub fn fitted_dense(rows: usize, most: usize, columns: usize, room: usize) -> (u
 /// Outputs of a threadgroup of `experts_down_fitted` for experts of `width` inputs and `hidden` outputs: those for which `time`,
 /// by parts, of so many outputs each, is least.
 pub fn fitted_parts(width: usize, hidden: usize, time: impl Fn(usize) -> usize) -> usize {
-    // Until it is measured.
-    if let Some(part) = std::env::var("LILY_EXPERTS_PART").ok().and_then(|part| part.parse().ok()) {
-        return fitted_part(width).min(part);
-    }
     let parts = [4 * FITTED_OUTPUTS, 2 * FITTED_OUTPUTS, FITTED_OUTPUTS].into_iter().filter(|&part| part <= fitted_part(width));
     parts.min_by_key(|&part| time(hidden.div_ceil(part)) * (part + FITTED_EXTRA_OUTPUTS)).expect("256 outputs fit")
 }
@@ -376,7 +372,7 @@ mod tests {
     /// The shared expert on an H200: 4,096 rows keep all threadgroups busy in 32 tiles.
     #[test]
     fn dense_tiles_fill_a_device() {
-        for (rows, columns, room, tile) in [(4096, 8, 264, 128), (4096, 4, 132, 128), (512, 8, 264, 16), (17, 8, 8, 32), (9, 4, 132, 16)] {
+        for (rows, columns, room, tile) in [(4096, 4, 132, 128), (512, 4, 132, 16), (17, 8, 8, 32), (9, 4, 132, 16)] {
             assert_eq!(fitted_dense(rows, 160, columns, room).0, tile, "{rows} rows, {columns} columns, {room} at once");
         }
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use lily_gpu::backend::sim::SimBackend;
-use lily_gpu::{DeltaScan, Fitted, GpuDevice, GpuOptions, TileRows, sources};
+use lily_gpu::{DeltaScan, GpuDevice, GpuOptions, TileRows, sources};
 use lily_model::{Capacity, ModelConfig, ModelError, Weights};
 use lily_testkit::generate::{Float, tiny_dims};
 use lily_testkit::golden::{goldens_directory, worst_row};
@@ -90,9 +90,8 @@ fn single_steps(checked: &Watched) {
         experts::check(checked, &tiny_dims(), &[1, 3, 9, 33]);
         experts::check(checked, &awkward(), &[2, 17]);
         experts::check(&checked.native(), &spans(), &[1, 2, 9, 33]);
-        experts::check_counts(&checked.native().with(|options| options.fitted = Fitted::Narrow), &fitted(), &[0, 1, 16, 17, 170]);
-        experts::check_counts(&checked.native().with(|options| options.fitted = Fitted::Wide), &fitted(), &[0, 33, 161]);
-        experts::check(&checked.native().with(|options| options.fitted = Fitted::Off), &spans(), &[33]);
+        experts::check_counts(&checked.native(), &fitted(), &[0, 1, 16, 17, 33, 170]);
+        experts::check(&checked.native().with(|options| options.fitted_experts = false), &spans(), &[33]);
         for tile in [32, 64] {
             experts::check(&checked.native().with(|options| options.tile_rows = TileRows::Fixed(tile)), &tiny_dims(), &[70]);
         }

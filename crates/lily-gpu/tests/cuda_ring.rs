@@ -192,6 +192,7 @@ fn the_bundled_model_is_the_same_without_any_technique() {
         GpuOptions { fused_chains: false, ..all },
         GpuOptions { mma_decode: false, ..all },
         GpuOptions { wgmma_prefill: false, ..all },
+        GpuOptions { fitted_experts: false, ..all },
         GpuOptions { attention_mma: false, ..all },
     ];
     for options in arms {

@@ -6,7 +6,6 @@
 
 mod rig;
 
-use lily_gpu::Fitted;
 use lily_testkit::generate::tiny_dims;
 use lily_testkit::reference::{AttentionDims, DeltaDims, ModelDims};
 use lily_testkit::ring::kernel::{ATTENTION_DIMS, CAPACITY, DELTA_DIMS, attention, delta, experts, nano_heads, products, rows};
@@ -43,11 +42,8 @@ fn experts_match_the_reference() {
     // The router's tiles of 64 rows.
     experts::check(&Sim::fast().native(), &spans(), &[260]);
     experts::check_counts(&Sim::fast(), &tiny_dims(), &experts::COUNTS);
-    for how in [Fitted::Narrow, Fitted::Wide] {
-        experts::check_counts(&Sim::fast().native().with(|options| options.fitted = how), &fitted(), &FITTED_COUNTS);
-    }
-    experts::check(&Sim::fast().native().with(|options| options.fitted = Fitted::Wide), &spans(), &ROWS[5..]);
-    experts::check(&Sim::fast().native().with(|options| options.fitted = Fitted::Off), &spans(), &ROWS[5..]);
+    experts::check_counts(&Sim::fast().native(), &fitted(), &FITTED_COUNTS);
+    experts::check(&Sim::fast().native().with(|options| options.fitted_experts = false), &spans(), &ROWS[5..]);
 }
 
 #[test]

@@ -42,7 +42,7 @@ arguments!(
     }
 );
 
-launcher!(ExpertsGateUpMatmul = "experts_gate_up_matmul" | "experts_gate_up_wgmma" | "experts_gate_up_fitted" | "experts_gate_up_fitted_wide" [
+launcher!(ExpertsGateUpMatmul = "experts_gate_up_matmul" | "experts_gate_up_wgmma" | "experts_gate_up_fitted" [
     Read gate_codes, Read gate_scales, Read gate_biases, Read up_codes, Read up_scales, Read up_biases, Read x, Read order, Read tiles,
     Write hidden,
 ] GroupedArgs);

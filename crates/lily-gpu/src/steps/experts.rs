@@ -7,7 +7,6 @@ use crate::device::{Chained, GpuDevice};
 use crate::entry::{Bits, entry, entry2, entry3};
 use crate::launch::{ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine};
 use crate::matrix::{GpuExperts, GpuMatrix};
-use crate::options::Fitted;
 use crate::policy::{
     DOWN_SPANS_MAX, FEW_ROWS, FITTED_ROWS, FITTED_THREADS, GATE_OUTPUTS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS,
     TILE_THREADS, WG_ROWS, WG_THREADS, fitted_dense, fitted_parts, fitted_rows, mma_simdgroups, mma_tiles, span_inputs, tile_rows,
@@ -222,10 +221,11 @@ impl<B: Backend> GpuDevice<B> {
         let stage = "moe_gate_up";
         let gate = GpuExperts { all: self.expand(stage, gate.all, 0), ..gate };
         let up = GpuExperts { all: self.expand(stage, up.all, 1), ..up };
-        let (grouped, fitted) = self.fitted_gate(grouped, gate.rows);
+        let fitted = self.native.fitted_experts;
+        let grouped = if fitted { self.fitted_gate(grouped, gate.rows) } else { grouped };
         let (arena, rows) = (&self.arena, grouped.tile_rows);
-        let (entry, columns, threads) = if let Some((entry, columns, threads)) = fitted {
-            (entry, columns, threads)
+        let (entry, columns, threads) = if fitted {
+            ("experts_gate_up_fitted", WG_ROWS, FITTED_THREADS)
         } else if self.native.wgmma && gate.all.has_wgmma() {
             (entry("experts_gate_up_wgmma", rows), WG_ROWS / 2, WG_THREADS)
         } else {
@@ -244,7 +244,7 @@ impl<B: Backend> GpuDevice<B> {
             tiles: arena.tiles,
             hidden,
             args: GroupedArgs { up_stride: up.stride as u32, up_first: up.first as u32, ..self.grouped_args(grouped, &gate, gate.rows) },
-            grid: self.grouped_grid(grouped, gate.rows.div_ceil(columns), fitted.is_some()),
+            grid: self.grouped_grid(grouped, gate.rows.div_ceil(columns), fitted),
             threads,
         }
         .launch(stage, &mut self.list);
@@ -288,26 +288,21 @@ impl<B: Backend> GpuDevice<B> {
         Grouped { dense: true, rows, tile_rows }
     }
 
-    /// The fitted kernel of gate and up projections, its columns and threads, if it is to be used, and the group with its tiles.
-    fn fitted_gate(&self, grouped: Grouped, width: usize) -> (Grouped, Option<(&'static str, usize, u32)>) {
-        let (entry, columns, threads) = match self.native.fitted {
-            Fitted::Off => return (grouped, None),
-            Fitted::Narrow => ("experts_gate_up_fitted", WG_ROWS / 2, WG_THREADS),
-            Fitted::Wide => ("experts_gate_up_fitted_wide", WG_ROWS, FITTED_THREADS),
-        };
-        let tile_rows = match grouped.dense {
-            true => fitted_dense(grouped.rows, FITTED_ROWS, width.div_ceil(columns), self.room(threads)).0 as u32,
-            false => grouped.tile_rows,
-        };
-        (Grouped { tile_rows, ..grouped }, Some((entry, columns, threads)))
+    /// A group with the tiles of the fitted kernel of gate and up projections of `width` outputs.
+    fn fitted_gate(&self, grouped: Grouped, width: usize) -> Grouped {
+        if !grouped.dense {
+            return grouped;
+        }
+        let (tile, _) = fitted_dense(grouped.rows, FITTED_ROWS, width.div_ceil(WG_ROWS), self.native.multiprocessors);
+        Grouped { tile_rows: tile as u32, ..grouped }
     }
 
     /// Outputs of a threadgroup of the fitted kernel of down projections of `width` inputs, if it is to be used.
     fn fitted_down(&self, grouped: Grouped, width: usize) -> (Grouped, Option<usize>) {
-        if self.native.fitted == Fitted::Off {
+        if !self.native.fitted_experts {
             return (grouped, None);
         }
-        let (hidden, room) = (self.config.hidden, self.room(FITTED_THREADS));
+        let (hidden, room) = (self.config.hidden, self.native.multiprocessors);
         if !grouped.dense {
             let experts = self.config.experts.min(grouped.rows * self.config.experts_per_token);
             return (grouped, Some(fitted_parts(width, hidden, |parts| (experts * parts).div_ceil(room))));
@@ -317,20 +312,10 @@ impl<B: Backend> GpuDevice<B> {
         (Grouped { tile_rows: dense(hidden.div_ceil(part)).0 as u32, ..grouped }, Some(part))
     }
 
-    /// Threadgroups of the fitted kernels that run at once.
-    fn room(&self, threads: u32) -> usize {
-        self.native.multiprocessors * (FITTED_THREADS / threads) as usize
-    }
-
     /// Fitted kernels find their tile in one number.
     fn grouped_grid(&self, grouped: Grouped, columns: usize, fitted: bool) -> [usize; 3] {
         match fitted {
-            // Until it is measured: threadgroups that stay, with LILY_EXPERTS_STAY the number for each multiprocessor.
-            true => {
-                let all = columns * self.place_tiles(grouped);
-                let stay = std::env::var("LILY_EXPERTS_STAY").ok().and_then(|stay| stay.parse().ok()).unwrap_or(0usize);
-                [if stay > 0 { all.min(stay * self.native.multiprocessors) } else { all }, 1, 1]
-            }
+            true => [columns * self.place_tiles(grouped), 1, 1],
             false => [columns, self.place_tiles(grouped), 1],
         }
     }

@@ -6,7 +6,6 @@ use crate::backend::Backend;
 use crate::buffer::{GpuBuffer, floats};
 use crate::device::GpuDevice;
 use crate::launch::{MoeCount, MoePlace, MoeTopK};
-use crate::options::Fitted;
 use crate::policy::{FEW_ROWS, fitted_rows, place_rows, tile_rows, wgmma_rows};
 
 use super::multiply::Product;
@@ -47,7 +46,7 @@ impl<B: Backend> GpuDevice<B> {
 
     /// Rows of a tile of the grouped products.
     pub(super) fn expert_tile_rows(&self, rows: usize) -> u32 {
-        if self.native.fitted != Fitted::Off {
+        if self.native.fitted_experts {
             return fitted_rows(self.config.expert_width) as u32;
         }
         let per_expert = rows * self.config.experts_per_token / self.config.experts;
