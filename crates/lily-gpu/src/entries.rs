@@ -8,7 +8,7 @@ use crate::entry::{Bits, entry, entry2, entry3};
 use crate::matrix::GpuMatrix;
 use crate::model::{Layer, LayerMixer, Model};
 use crate::options::{GpuOptions, Native};
-use crate::policy::{EXPERT_WIDTH_MAX, fitted_covers, flash_held};
+use crate::policy::{EXPERT_WIDTH_MAX, fitted_covers};
 
 /// # Errors
 /// [`ModelError::Device`], naming the field, what the kernels cover and what was found.
@@ -136,7 +136,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
             names.push(entry("attn_flash_mma", config.head_dim));
         }
         if native.attention_wgmma {
-            names.extend(flash_held(config.head_dim).iter().map(|&held| entry2("attn_flash_wgmma", config.head_dim, held)));
+            names.push(entry("attn_flash_wgmma", config.head_dim));
         }
         if native.attention_few {
             names.push(entry("attn_decode_mma", config.head_dim));

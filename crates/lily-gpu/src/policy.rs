@@ -307,11 +307,6 @@ pub const FLASH_MMA_ROWS: usize = 128;
 /// Head sizes of `attn_flash_mma`, `attn_flash_wgmma` and `attn_decode_mma`.
 pub const ATTENTION_MMA_DIMS: [usize; 3] = [64, 128, 256];
 
-/// How much of a query `attn_flash_wgmma` may keep in registers.
-pub fn flash_held(head_dim: usize) -> &'static [usize] {
-    if head_dim == 256 { &[0, 128] } else { &[0] }
-}
-
 /// Tokens of a tile of `flash_rows` query rows: all heads of a key head.
 pub fn flash_tokens(flash_rows: usize, per_kv: usize) -> usize {
     (flash_rows / per_kv).max(1)
