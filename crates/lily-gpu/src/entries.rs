@@ -124,10 +124,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         );
         if native.scan_mma {
             names.extend(["delta_conv_split", "delta_conv_taps_split"]);
-            names.extend(
-                ["delta_factors_mma", "delta_scan_mma", "delta_scan_halves", "delta_scan_halves_wide"]
-                    .map(|stem| entry(stem, config.dim_k)),
-            );
+            names.extend(["delta_factors_mma", "delta_scan_mma"].map(|stem| entry(stem, config.dim_k)));
         }
     }
     if config.layers_of(LayerKind::Attention) > 0 {

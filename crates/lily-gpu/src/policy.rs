@@ -324,18 +324,10 @@ pub struct ScanBlock {
 }
 
 impl ScanBlock {
-    /// Of `delta_scan_halves` if `chunked`, else of `delta_scan_blocked`.
+    /// Of `delta_scan_mma` if `chunked`, else of `delta_scan_blocked`.
     pub fn new(chunked: bool) -> Self {
-        if !chunked {
-            return ScanBlock { tokens: 4, factors: 32, columns: 32, threads: 128, stem: "delta_scan_blocked" };
-        }
-        // Only until one of them is chosen.
-        let (columns, threads, stem) = match std::env::var("LILY_SCAN").as_deref() {
-            Ok("mma") => (64, 128, "delta_scan_mma"),
-            Ok("wide") => (64, 256, "delta_scan_halves_wide"),
-            _ => (32, 128, "delta_scan_halves"),
-        };
-        ScanBlock { tokens: 32, factors: 2144, columns, threads, stem }
+        let (tokens, factors, stem) = if chunked { (32, 2144, "delta_scan_mma") } else { (4, 32, "delta_scan_blocked") };
+        ScanBlock { tokens, factors, columns: 32, threads: 128, stem }
     }
 }
 
