@@ -181,15 +181,6 @@ pub fn fitted_parts(width: usize, hidden: usize, time: impl Fn(usize) -> usize) 
     parts.min_by_key(|&part| time(hidden.div_ceil(part)) * (part + FITTED_EXTRA_OUTPUTS)).expect("256 outputs fit")
 }
 
-/// Rows of a threadgroup of `moe_count` and `moe_place`: at least 64, and so many that there are no more than
-/// [`PLACE_BLOCKS`]. `kernels/route.metal` says the same.
-pub fn place_rows(rows: usize) -> usize {
-    rows.div_ceil(PLACE_BLOCKS).max(64)
-}
-
-/// Threadgroups of `moe_count` and `moe_place`, at most: each reads what all have counted.
-pub const PLACE_BLOCKS: usize = 64;
-
 /// Rows of activations of a tile of `project_bytes`: 32 while wider tiles would leave multiprocessors without one.
 pub fn bytes_rows(rows: usize, tiles: usize, multiprocessors: usize) -> usize {
     if tiles * rows.div_ceil(64) < multiprocessors { 32 } else { 64 }
