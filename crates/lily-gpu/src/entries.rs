@@ -110,7 +110,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         entries.extend(stems.into_iter().flat_map(|stem| [16, 32, 64, 128].map(|rows| entry(stem, rows))));
         entries.extend(["project_wgmma_wide", "output_wgmma_wide"]);
         entries.extend(["experts_gate_up_fitted", "experts_gate_up_fitted_wide", "experts_down_fitted"]);
-        entries.extend(["project_bytes_32", "project_bytes_64"]);
+        entries.insert("project_bytes");
     }
     if !options.fused_dequantise {
         entries.extend(["dequantise_q4", "dequantise_q8"]);
