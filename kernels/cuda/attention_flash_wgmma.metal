@@ -7,6 +7,7 @@ constant uint FLASH_ROWS = 128;      // query rows of a tile: tokens times the q
 constant uint FLASH_THREADS = 256;
 constant uint STEP = 64;             // positions of a step
 constant uint KEY_STEPS = 3;         // steps of keys in threadgroup memory
+constant uint VALUE_STEPS = 2;       // and of values
 constant float LOG2_E = 1.4426950408889634f;
 
 // Brings positions t0 .. t0 + STEP of keys or values, 64 of D a block; zeros behind the context, where nothing has ever been
@@ -67,35 +68,29 @@ template <uint D> inline device const float *query_row(thread const Queries &q, 
   return q.from + m / q.heads * q.stride + m % q.heads * 2 * D;
 }
 
-// Two neighbouring values of a query row as halfs; zeros for a row that is not there.
-template <uint D> inline uint query_pair(thread const Queries &q, uint m, uint at) {
-  float2 two = m < q.used ? *(device const float2 *)(query_row<D>(q, m) + at) : float2(0.0f, 0.0f);
-  return narrowed_pair(two.x * q.scale, two.y * q.scale);
-}
-
-// A thread brings eight of the first WIDTH values of every so manyth row, of N rows at a time.
+// A thread brings eight values of every so manyth row, of N rows at a time.
 template <uint N> struct QueryParts { float4 parts[2 * N]; };
 
-template <uint WIDTH> inline uint query_part_row(uint i, uint thread_at) { return (i * FLASH_THREADS + thread_at) / (WIDTH / 8); }
+template <uint D> inline uint query_part_row(uint i, uint thread_at) { return (i * FLASH_THREADS + thread_at) / (D / 8); }
 
-template <uint D, uint WIDTH, uint N>
+template <uint D, uint N>
 inline void queries_load(thread QueryParts<N> &in, thread const Queries &q, uint first, uint thread_at) {
 #pragma unroll
   for (uint i = 0; i < N; ++i) {
-    uint m = query_part_row<WIDTH>(first + i, thread_at);
+    uint m = query_part_row<D>(first + i, thread_at);
     // Rows that are not there are the first, times zero.
-    device const float4 *from = (device const float4 *)(query_row<D>(q, m < q.used ? m : 0) + thread_at % (WIDTH / 8) * 8);
+    device const float4 *from = (device const float4 *)(query_row<D>(q, m < q.used ? m : 0) + thread_at % (D / 8) * 8);
     in.parts[2 * i] = from[0];
     in.parts[2 * i + 1] = from[1];
   }
 }
 
-template <uint WIDTH, uint N>
+template <uint D, uint N>
 inline void queries_store(threadgroup ly_swizzled<FLASH_ROWS> *to, thread const QueryParts<N> &in, thread const Queries &q,
                           uint first, uint thread_at) {
 #pragma unroll
   for (uint i = 0; i < N; ++i) {
-    uint m = query_part_row<WIDTH>(first + i, thread_at), part = thread_at % (WIDTH / 8);
+    uint m = query_part_row<D>(first + i, thread_at), part = thread_at % (D / 8);
     float scale = m < q.used ? q.scale : 0.0f;
     float4 a = in.parts[2 * i], b = in.parts[2 * i + 1];
     uint4 four;
@@ -107,18 +102,12 @@ inline void queries_store(threadgroup ly_swizzled<FLASH_ROWS> *to, thread const 
   }
 }
 
-// s = 64 query rows from `row` on times the keys of a step. The last HELD of D are in registers.
-template <uint D, uint HELD>
-inline void scores(thread float *s, threadgroup const ly_swizzled<FLASH_ROWS> *queries, uint row, thread const uint *held,
+// s = 64 query rows from `row` on times the keys of a step.
+template <uint D>
+inline void scores(thread float *s, threadgroup const ly_swizzled<FLASH_ROWS> *queries, uint row,
                    threadgroup const ly_swizzled<STEP> *keys) {
-  constexpr uint SHARED = (D - HELD) / 16;
 #pragma unroll
-  for (uint i = 0; i < SHARED; ++i) ly_wgmma_shared<STEP>(s, queries[i / 4], row, keys[i / 4], i % 4, i > 0);
-#pragma unroll
-  for (uint i = SHARED; i < D / 16; ++i) {
-    thread const uint *a = held + (i - SHARED) * 4;
-    ly_wgmma<STEP>(s, a[0], a[1], a[2], a[3], keys[i / 4], i % 4);
-  }
+  for (uint i = 0; i < D / 16; ++i) ly_wgmma_shared<STEP>(s, queries[i / 4], row, keys[i / 4], i % 4, i > 0);
 }
 
 // out += weights times the values of a step.
@@ -185,13 +174,13 @@ template <uint D> inline void gates_load(thread float2 *gates, thread const Quer
 // Math     mixed = softmax(q k / sqrt(D)) v * sigmoid(gate); scores are in powers of two, log2(e) is part of the queries' scale.
 // Layout   as attn_flash, with tiles of FLASH_ROWS query rows.
 // Work     two groups of four simdgroups have 64 query rows each, of all query heads of one key head; scores, weights and the
-//          result stay in their registers, queries in threadgroup memory but for HELD of D. While values are multiplied by a
-//          step's weights, the next step's scores become weights. The scores' products are under way when all meet, so
-//          that a group that comes early leaves no gap; keys and values come one step ahead at least, three steps of keys and
-//          VALUE_STEPS of values are there or on their way. The longest tiles go first. Grid: (tiles, heads_kv).
+//          result stay in their registers, queries in threadgroup memory. While values are multiplied by a step's weights,
+//          the next step's scores become weights. The scores' products are under way when all meet, so that a group that
+//          comes early leaves no gap; keys and values come one step ahead at least, KEY_STEPS of keys and VALUE_STEPS of
+//          values are there or on their way. The longest tiles go first. Grid: (tiles, heads_kv).
 // Numerics f16 operands (queries and weights rounded), f32 sums and softmax. Bound by multiply-adds and by the reads of
-//          operands from threadgroup memory, which HELD makes fewer.
-template <uint D, uint HELD, uint VALUE_STEPS>
+//          operands from threadgroup memory.
+template <uint D>
 kernel void attn_flash_wgmma(device const float *projected [[buffer(0)]], device const uint4 *tiles [[buffer(1)]],
                              device const uint *pages [[buffer(2)]], device const half *kv [[buffer(3)]],
                              device half *mixed [[buffer(4)]], constant FlashArgs &args [[buffer(5)]],
@@ -200,7 +189,7 @@ kernel void attn_flash_wgmma(device const float *projected [[buffer(0)]], device
                              uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   ly_resident<FLASH_THREADS, 1>();
   ly_threadgroup_kib<224>();
-  threadgroup ly_swizzled<FLASH_ROWS> queries[(D - HELD) / 64];
+  threadgroup ly_swizzled<FLASH_ROWS> queries[D / 64];
   threadgroup ly_swizzled<STEP> keys[KEY_STEPS * D / 64];
   threadgroup ly_swizzled<STEP> values[VALUE_STEPS * D / 64];
   uint4 tile = tiles[grid.x - 1 - group.x];
@@ -221,22 +210,18 @@ kernel void attn_flash_wgmma(device const float *projected [[buffer(0)]], device
   q.scale = args.scale * LOG2_E;
   uint page = past.table[0];
   // Of each thread's parts of queries, and of those that are on their way together.
-  constexpr uint PARTS = FLASH_ROWS * ((D - HELD) / 8) / FLASH_THREADS, TOGETHER = PARTS < 8 ? PARTS : 8;
+  constexpr uint PARTS = FLASH_ROWS * (D / 8) / FLASH_THREADS, TOGETHER = PARTS < 8 ? PARTS : 8;
   QueryParts<TOGETHER> parts;
-  queries_load<D, D - HELD, TOGETHER>(parts, q, 0, thread_at);
+  queries_load<D, TOGETHER>(parts, q, 0, thread_at);
   for (uint i = 0; i < 2; ++i) page_copy<D, false>(keys + i * (D / 64), past, page, i, thread_at);
   ly_copy_commit();
   page_copy<D, false>(keys + 2 * (D / 64), past, page, 2, thread_at);
   page_copy<D, true>(values, past, page, 0, thread_at);
   ly_copy_commit();
-  if (VALUE_STEPS > 2) {
-    page_copy<D, true>(values + D / 64, past, page, 1, thread_at);
-    ly_copy_commit();
-  }
-  queries_store<D - HELD, TOGETHER>(queries, parts, q, 0, thread_at);
+  queries_store<D, TOGETHER>(queries, parts, q, 0, thread_at);
   for (uint first = TOGETHER; first < PARTS; first += TOGETHER) {
-    queries_load<D, D - HELD, TOGETHER>(parts, q, first, thread_at);
-    queries_store<D - HELD, TOGETHER>(queries, parts, q, first, thread_at);
+    queries_load<D, TOGETHER>(parts, q, first, thread_at);
+    queries_store<D, TOGETHER>(queries, parts, q, first, thread_at);
   }
   uint upper = simdgroup_at * 16 + lane / 4;
   Rows rows;
@@ -245,10 +230,6 @@ kernel void attn_flash_wgmma(device const float *projected [[buffer(0)]], device
     rows.top[h] = -INFINITY;
     rows.sums[h] = 0.0f;
   }
-  uint held[HELD > 0 ? HELD / 4 : 1];
-#pragma unroll
-  for (uint i = 0; i + 1 < HELD / 4 + 1; ++i)
-    held[i] = query_pair<D>(q, upper + i % 2 * 8, D - HELD + i / 4 * 16 + i % 4 / 2 * 8 + 2 * t);
   // The compiler should know that it is the same for all lanes.
   uint row0 = simd_broadcast(simdgroup_at / 4 * 64, 0);
   float s[STEP / 2], out[D / 2], share[2];
@@ -257,30 +238,29 @@ kernel void attn_flash_wgmma(device const float *projected [[buffer(0)]], device
 #pragma unroll
   for (uint i = 0; i < D / 2; ++i) out[i] = 0.0f;
   uint p[STEP / 4];
-  ly_copy_wait<VALUE_STEPS - 1>();
+  ly_copy_wait<1>();
   ly_wgmma_see();
   threadgroup_barrier(mem_flags::mem_threadgroup);
   ly_wgmma_begin();
-  scores<D, HELD>(s, queries, row0, held, keys);
+  scores<D>(s, queries, row0, keys);
   ly_wgmma_end<STEP>(s);
   soften(s, rows, share, 0, STEP > tile.z, t);
   operands(p, s);
   uint key_at = 1, value_at = 0;
   for (uint step = 1; step * STEP < past.context; ++step) {
     ly_wgmma_begin();
-    scores<D, HELD>(s, queries, row0, held, keys + key_at * (D / 64));
+    scores<D>(s, queries, row0, keys + key_at * (D / 64));
     ly_wgmma_commit();
     // The next keys, and the values before them; all are done with the keys and values of two steps before.
-    ly_copy_wait<VALUE_STEPS - 2>();
+    ly_copy_wait<0>();
     ly_wgmma_see();
     threadgroup_barrier(mem_flags::mem_threadgroup);
     ly_wgmma_begin();
     add_values<D>(out, p, values + value_at * (D / 64));
     ly_wgmma_commit();
-    uint key_free = key_at == 0 ? KEY_STEPS - 1 : key_at - 1, value_free = value_at == 0 ? VALUE_STEPS - 1 : value_at - 1;
+    uint key_free = key_at == 0 ? KEY_STEPS - 1 : key_at - 1, value_free = 1 - value_at;
     past_copy<D, false>(keys + key_free * (D / 64), past, step + 2, thread_at);
-    if (VALUE_STEPS > 2) ly_copy_commit();
-    past_copy<D, true>(values + value_free * (D / 64), past, step + VALUE_STEPS - 2, thread_at);
+    past_copy<D, true>(values + value_free * (D / 64), past, step, thread_at);
     ly_copy_commit();
     ly_wgmma_before_last<STEP>(s);
     uint changed = 0;
@@ -297,7 +277,7 @@ kernel void attn_flash_wgmma(device const float *projected [[buffer(0)]], device
     }
     operands(p, s);
     key_at = key_at + 1 == KEY_STEPS ? 0 : key_at + 1;
-    value_at = value_at + 1 == VALUE_STEPS ? 0 : value_at + 1;
+    value_at = value_free;
   }
   // Gates of the upper row come during the last products.
   float2 gates[D / 8];
@@ -328,7 +308,6 @@ kernel void attn_flash_wgmma(device const float *projected [[buffer(0)]], device
       for (uint i = 0; i < D / 8; ++i) *(device uint *)(to + i * 8) = pairs[i];
   }
 }
-LY_KERNEL(attn_flash_wgmma_64_0, attn_flash_wgmma<64, 0, 2>)
-LY_KERNEL(attn_flash_wgmma_128_0, attn_flash_wgmma<128, 0, 2>)
-LY_KERNEL(attn_flash_wgmma_256_0, attn_flash_wgmma<256, 0, 2>)
-LY_KERNEL(attn_flash_wgmma_256_128, attn_flash_wgmma<256, 128, 3>)
+LY_KERNEL(attn_flash_wgmma_64, attn_flash_wgmma<64>)
+LY_KERNEL(attn_flash_wgmma_128, attn_flash_wgmma<128>)
+LY_KERNEL(attn_flash_wgmma_256, attn_flash_wgmma<256>)

@@ -10,15 +10,13 @@
 // What depends on tokens only, T and P among it, is made once for all values: FACTORS floats a chunk and value head.
 
 constant uint CHUNK = 32;        // tokens that are solved together
-constant uint VALUES = 64;       // of a threadgroup: sixteen a simdgroup
+constant uint VALUES = 32;       // of a threadgroup of the scan: sixteen for two simdgroups
 constant uint THREADS = 128;
 // A_i at 0, b_i and R_32i behind it; then four matrices of halfs [32][32]: T without its diagonal and P, and what those miss.
 constant uint FACTORS = 2144;
 constant uint STRENGTHS = 32;
 constant uint RESTS = 64;
 constant uint SQUARES = 96;
-constant uint STRIDE = CHUNK + 8;   // from row to row of such a matrix in threadgroup memory, in halfs: without conflicts
-constant uint SQUARE = CHUNK * STRIDE;
 constant uint LOWER_LD = CHUNK + 4;   // of columns of L, in floats
 
 // Where the factors of a chunk start: spans follow each other with room for the chunk that is not full.
@@ -38,7 +36,8 @@ inline void mma_pair(thread float (&low)[4], thread float (&high)[4], thread con
 }
 
 // Sixteen columns of sums as operand of a product over them, rounded and what that misses.
-inline void operand(thread uint (&rounded)[4], thread uint (&missed)[4], thread const float (&low)[4], thread const float (&high)[4]) {
+inline void operand(thread uint (&rounded)[4], thread uint (&missed)[4], thread const float (&low)[4],
+                    thread const float (&high)[4]) {
   rounded[0] = ly_pack2(low[0], low[1]);
   rounded[1] = ly_pack2(low[2], low[3]);
   rounded[2] = ly_pack2(high[0], high[1]);
@@ -163,183 +162,13 @@ LY_KERNEL(delta_factors_mma_32, delta_factors_mma<32>)
 LY_KERNEL(delta_factors_mma_64, delta_factors_mma<64>)
 LY_KERNEL(delta_factors_mma_128, delta_factors_mma<128>)
 
-// delta_scan_mma: the state through all tokens of a span; otherwise as delta_scan_blocked.
-// Work     a simdgroup has sixteen values of a head: their rows of the state stay in its registers as sums of one product
-//          and become operands of the next where they are, and so do x, d and o; it never waits for another simdgroup but
-//          for tokens, which come one chunk ahead. Grid: (tiles of VALUES, value heads, spans).
-// Numerics f32 sums and state, operands of one half or of two. What is read, S q and P d, may be a small rest of large terms,
-//          which the norm behind enlarges: there, and in T x before it, all operands are in two halfs, and so are the keys
-//          that the state keeps. S k has one, and so has d in the update: what those miss changes what is written by a
-//          rounding, and no more. docs/kernels.md tells what each is worth. Bound by multiply-adds of one simdgroup a scheduler.
-template <uint DK>
-kernel void delta_scan_mma(device const float *inputs [[buffer(0)]], device const float *factors [[buffer(1)]],
-                           device const uint4 *spans [[buffer(2)]], device float *memory [[buffer(3)]],
-                           device float *reads [[buffer(4)]], constant DeltaArgs &args [[buffer(5)]],
-                           uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
-                           uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
-  ly_resident<THREADS, 1>();
-  ly_threadgroup_kib<98>();
-  constexpr uint TOKENS = CHUNK * (DK + 8);
-  // Of two chunks but for values: with those it were more than GPUs without warpgroups have.
-  threadgroup half query[4 * CHUNK * (DK + 8)];   // rounded, then what that misses
-  threadgroup half key[4 * CHUNK * (DK + 8)];
-  threadgroup float value[CHUNK * (VALUES + 4)];
-  threadgroup half squares[2 * 4 * SQUARE];
-  threadgroup float factor[2 * SQUARES];
-  uint4 span = spans[group.z];
-  uint head = group.y, head_k = head / (args.heads_v / args.heads_k), tile = group.x * VALUES, t = lane % 4;
-  uint channels = 2 * args.heads_k * DK + args.heads_v * args.dim_v, chunks = (span.y + CHUNK - 1) / CHUNK;
-  device const float *from = inputs + span.x * channels;
-  uint upper = tile + simdgroup_at * 16 + lane / 4, lower = upper + 8;
-  device float *home = memory + ((span.z * args.layers + args.layer) * args.heads_v + head) * args.dim_v * DK;
-  float s[DK / 8][4];
-#pragma unroll
-  for (uint n = 0; n < DK / 8; ++n)
-    for (uint h = 0; h < 2; ++h) {
-      uint row = h == 0 ? upper : lower;
-      float2 two = row < args.dim_v ? *(device const float2 *)(home + row * DK + n * 8 + 2 * t) : float2(0.0f, 0.0f);
-      s[n][2 * h] = two.x;
-      s[n][2 * h + 1] = two.y;
-    }
-  for (uint chunk = 0; chunk < chunks + 1; ++chunk) {
-    // Tokens of `chunk` set out, those of the chunk before have come.
-    uint first = chunk * CHUNK, half_at = chunk % 2;
-    float values[CHUNK / 8][4];
-    if (chunk > 0) {
-      ly_copy_wait<0>();
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      threadgroup const float *value_at = value + 2 * t * (VALUES + 4) + simdgroup_at * 16 + lane / 4;
-#pragma unroll
-      for (uint n = 0; n < CHUNK / 8; ++n)
-        for (uint c = 0; c < 4; ++c) values[n][c] = value_at[(n * 8 + c % 2) * (VALUES + 4) + c / 2 * 8];
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-    }
-    if (chunk < chunks) {
-      tokens_copy<DK>(query + half_at * 2 * TOKENS, from + head_k * DK, first, span.y, channels, thread_at);
-      tokens_copy<DK>(key + half_at * 2 * TOKENS, from + (args.heads_k + head_k) * DK, first, span.y, channels, thread_at);
-      for (uint i = thread_at; i < CHUNK * VALUES / 4; i += THREADS) {
-        uint token = i / (VALUES / 4), at = i % (VALUES / 4) * 4;
-        threadgroup float *to = value + token * (VALUES + 4) + at;
-        if (first + token < span.y && tile + at < args.dim_v)
-          ly_copy16(to, from + (first + token) * channels + 2 * args.heads_k * DK + head * args.dim_v + tile + at);
-        else *(threadgroup float4 *)to = float4(0.0f, 0.0f, 0.0f, 0.0f);
-      }
-      device const float *made = factors + chunk_at(group.z, span, chunk, head, args.heads_v);
-      for (uint i = thread_at; i < 4 * CHUNK * CHUNK / 8; i += THREADS)
-        ly_copy16(squares + half_at * 4 * SQUARE + i / (CHUNK / 8) * STRIDE + i % (CHUNK / 8) * 8, made + SQUARES + i * 4);
-      if (thread_at < SQUARES / 4) ly_copy16(factor + half_at * SQUARES + thread_at * 4, made + thread_at * 4);
-      ly_copy_commit();
-    }
-    if (chunk == 0) continue;
-
-    uint row_at = (lane % 8 + lane / 16 * 8) * (DK + 8) + lane / 8 % 2 * 8;
-    threadgroup const half *keys = key + (1 - half_at) * 2 * TOKENS;
-    threadgroup const half *query_rows = query + (1 - half_at) * 2 * TOKENS + row_at;
-    threadgroup const half *square_rows =
-        squares + (1 - half_at) * 4 * SQUARE + (lane % 8 + lane / 16 * 8) * STRIDE + lane / 8 % 2 * 8;
-    threadgroup const float *factors_at = factor + (1 - half_at) * SQUARES + 2 * t;
-    float x[CHUNK / 8][4], o[CHUNK / 8][4];
-#pragma unroll
-    for (uint n = 0; n < CHUNK / 8; ++n)
-      for (uint c = 0; c < 4; ++c) x[n][c] = o[n][c] = 0.0f;
-    // S k and S q of all tokens.
-#pragma unroll
-    for (uint i = 0; i < DK / 16; ++i) {
-      uint a[4], a_missed[4];
-      operand(a, a_missed, s[2 * i], s[2 * i + 1]);
-      for (uint n = 0; n < CHUNK / 16; ++n) {
-        uint k[4], q[4], q_missed[4], at = n * 16 * (DK + 8) + i * 16;
-        ly_load_matrices(k, keys + row_at + at);
-        ly_load_matrices(q, query_rows + at);
-        ly_load_matrices(q_missed, query_rows + TOKENS + at);
-        mma_pair(x[2 * n], x[2 * n + 1], a, k);
-        mma_pair(o[2 * n], o[2 * n + 1], a, q);
-        mma_pair(o[2 * n], o[2 * n + 1], a_missed, q);
-        mma_pair(o[2 * n], o[2 * n + 1], a, q_missed);
-      }
-    }
-#pragma unroll
-    for (uint n = 0; n < CHUNK / 8; ++n) {
-      float2 starts = *(threadgroup const float2 *)(factors_at + n * 8);
-      float2 strengths = *(threadgroup const float2 *)(factors_at + STRENGTHS + n * 8);
-      for (uint c = 0; c < 4; ++c) {
-        float start = c % 2 == 0 ? starts.x : starts.y, strength = c % 2 == 0 ? strengths.x : strengths.y;
-        x[n][c] = strength * (values[n][c] - start * x[n][c]);
-        o[n][c] *= start;
-      }
-    }
-    // d = x + (T - 1) x, then o += P d: d takes the place of x. Of T and P the blocks of 16 x 16 on and below the diagonal,
-    // the second row's left one before its right one.
-    uint a[2][4], a_missed[2][4];
-#pragma unroll
-    for (uint i = 0; i < 2; ++i) operand(a[i], a_missed[i], x[2 * i], x[2 * i + 1]);
-#pragma unroll
-    for (uint i = 0; i < 3; ++i) {
-      uint n = (i + 1) / 2, k = i / 2, b[4], b_missed[4], at = n * 16 * STRIDE + k * 16;
-      ly_load_matrices(b, square_rows + at);
-      ly_load_matrices(b_missed, square_rows + 2 * SQUARE + at);
-      mma_pair(x[2 * n], x[2 * n + 1], a[k], b);
-      mma_pair(x[2 * n], x[2 * n + 1], a_missed[k], b);
-      mma_pair(x[2 * n], x[2 * n + 1], a[k], b_missed);
-    }
-#pragma unroll
-    for (uint i = 0; i < 2; ++i) operand(a[i], a_missed[i], x[2 * i], x[2 * i + 1]);
-#pragma unroll
-    for (uint i = 0; i < 3; ++i) {
-      uint n = (i + 1) / 2, k = i / 2, b[4], b_missed[4], at = n * 16 * STRIDE + k * 16;
-      ly_load_matrices(b, square_rows + SQUARE + at);
-      ly_load_matrices(b_missed, square_rows + 3 * SQUARE + at);
-      mma_pair(o[2 * n], o[2 * n + 1], a[k], b);
-      mma_pair(o[2 * n], o[2 * n + 1], a_missed[k], b);
-      mma_pair(o[2 * n], o[2 * n + 1], a[k], b_missed);
-    }
-#pragma unroll
-    for (uint n = 0; n < CHUNK / 8; ++n)
-      for (uint c = 0; c < 4; ++c) {
-        uint token = first - CHUNK + n * 8 + 2 * t + c % 2, row = c < 2 ? upper : lower;
-        if (token < span.y && row < args.dim_v) reads[((span.x + token) * args.heads_v + head) * args.dim_v + row] = o[n][c];
-      }
-    // The state: what is left of it, and what these tokens write.
-#pragma unroll
-    for (uint n = 0; n < CHUNK / 8; ++n) {
-      float2 rests = *(threadgroup const float2 *)(factors_at + RESTS + n * 8);
-      for (uint c = 0; c < 4; ++c) x[n][c] *= c % 2 == 0 ? rests.x : rests.y;
-    }
-    float last = factor[(1 - half_at) * SQUARES + CHUNK - 1];
-#pragma unroll
-    for (uint i = 0; i < 2; ++i) operand(a[i], a_missed[i], x[2 * i], x[2 * i + 1]);   // rounded is enough
-#pragma unroll
-    for (uint n = 0; n < DK / 8; ++n)
-      for (uint c = 0; c < 4; ++c) s[n][c] *= last;
-    threadgroup const half *key_columns = keys + lane % 16 * (DK + 8) + lane / 16 * 8;
-#pragma unroll
-    for (uint i = 0; i < DK / 16; ++i)
-      for (uint k = 0; k < 2; ++k) {
-        uint b[4], b_missed[4];
-        ly_load_transposed(b, key_columns + k * 16 * (DK + 8) + i * 16);
-        ly_load_transposed(b_missed, key_columns + TOKENS + k * 16 * (DK + 8) + i * 16);
-        mma_pair(s[2 * i], s[2 * i + 1], a[k], b);
-        mma_pair(s[2 * i], s[2 * i + 1], a[k], b_missed);
-      }
-  }
-#pragma unroll
-  for (uint n = 0; n < DK / 8; ++n)
-    for (uint h = 0; h < 2; ++h) {
-      uint row = h == 0 ? upper : lower;
-      if (row < args.dim_v) *(device float2 *)(home + row * DK + n * 8 + 2 * t) = float2(s[n][2 * h], s[n][2 * h + 1]);
-    }
-}
-LY_KERNEL(delta_scan_mma_32, delta_scan_mma<32>)
-LY_KERNEL(delta_scan_mma_64, delta_scan_mma<64>)
-LY_KERNEL(delta_scan_mma_128, delta_scan_mma<128>)
-
-// Brings part `step` of STEPS of what delta_scan_halves needs of a chunk: between products copies take no time. Tokens behind the span's last are that one again: they neither decay nor write.
-// Of T and P the blocks of 16 x 16 above the diagonal are left away; parts of a row change places with the row, so that
-// eight rows are read without conflicts and need no padding.
-template <uint DK, uint THREADS, uint STEPS>
-inline void chunk_copy(uint step, threadgroup half *query, threadgroup half *key, threadgroup half *squares, threadgroup float *factor,
-                       device const float *queries, device const float *keys, device const float *made, uint first, uint last,
-                       uint channels, uint thread_at) {
+// Brings part `step` of STEPS of what delta_scan_mma needs of a chunk: between products copies take no time. Tokens behind the
+// span's last are that one again: they neither decay nor write. Of T and P the blocks of 16 x 16 above the diagonal are left
+// away; parts of a row change places with the row, so that eight rows are read without conflicts and need no padding.
+template <uint DK, uint STEPS>
+inline void chunk_copy(uint step, threadgroup half *query, threadgroup half *key, threadgroup half *squares,
+                       threadgroup float *factor, device const float *queries, device const float *keys,
+                       device const float *made, uint first, uint last, uint channels, uint thread_at) {
   constexpr uint PARTS = DK / 4, TURN = THREADS / PARTS;
   constexpr uint EACH = (CHUNK / TURN + STEPS - 1) / STEPS;
   uint part = thread_at % PARTS, row = thread_at / PARTS;
@@ -355,37 +184,44 @@ inline void chunk_copy(uint step, threadgroup half *query, threadgroup half *key
   if (line % CHUNK >= 16 || quarter < 2)
 #pragma unroll
     for (uint i = 0; i < 4 * CHUNK * 4 / THREADS; ++i)
-      ly_copy16(squares + (line + i * (THREADS / 4)) * CHUNK + (quarter ^ line / 2 % 4) * 8, made + SQUARES + (thread_at + i * THREADS) * 4);
+      ly_copy16(squares + (line + i * (THREADS / 4)) * CHUNK + (quarter ^ line / 2 % 4) * 8,
+                made + SQUARES + (thread_at + i * THREADS) * 4);
   if (thread_at < SQUARES / 4) ly_copy16(factor + thread_at * 4, made + thread_at * 4);
 }
 
-// delta_scan_halves: as delta_scan_mma, with two simdgroups for sixteen values.
-// Work     each has half of the keys' dimensions of the state. They exchange what their halves add to S k and S q: S k of all
-//          tokens, since both need T x for their half of the update; S q of sixteen tokens, which one of them finishes. With V = 32
-//          a head has four threadgroups, with 64 two of twice the threads. Values come to registers, a chunk ahead.
-//          Grid: (tiles of V values, value heads, spans).
-// Numerics as delta_scan_mma, in another order of sums.
-template <uint DK, uint V>
-kernel void delta_scan_halves(device const float *inputs [[buffer(0)]], device const float *factors [[buffer(1)]],
-                              device const uint4 *spans [[buffer(2)]], device float *memory [[buffer(3)]],
-                              device float *reads [[buffer(4)]], constant DeltaArgs &args [[buffer(5)]],
-                              uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
-                              uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
-  ly_resident<4 * V, 1>();
-  ly_threadgroup_kib<109>();   // of 64 values; 32 need 97, which GPUs without warpgroups have too
+// delta_scan_mma: the state through all tokens of a span; otherwise as delta_scan_blocked.
+// Work     two simdgroups have sixteen values of a head, and half of the keys' dimensions each: their part of the state stays
+//          in registers as sums of one product and becomes operands of the next where it is, and so do x, d and o. They
+//          exchange what their halves add to S k and S q: S k of all tokens, since both need T x for their half of the
+//          update; S q of sixteen tokens, which one of them finishes. Tokens come one chunk ahead, values to registers.
+//          Grid: (tiles of VALUES, value heads, spans).
+// Numerics f32 sums and state, operands of one half or of two. What is read, S q and P d, may be a small rest of large terms,
+//          which the norm behind enlarges: there, and in T x before it, all operands are in two halfs, and so are the keys
+//          that the state keeps. S k has one, and so has d in the update: what those miss changes what is written by a
+//          rounding, and no more. docs/kernels.md tells what each is worth. Bound by the wait of a chunk for the one before.
+template <uint DK>
+kernel void delta_scan_mma(device const float *inputs [[buffer(0)]], device const float *factors [[buffer(1)]],
+                           device const uint4 *spans [[buffer(2)]], device float *memory [[buffer(3)]],
+                           device float *reads [[buffer(4)]], constant DeltaArgs &args [[buffer(5)]],
+                           uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
+                           uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
+  ly_resident<THREADS, 1>();
+  ly_threadgroup_kib<98>();   // GPUs without warpgroups have as much
   constexpr uint TOKENS = CHUNK * (DK + 8), STEPS = DK / 32, BLOCKS = 4 * CHUNK * CHUNK;
   threadgroup half query[4 * CHUNK * (DK + 8)];   // of two chunks: rounded, then what that misses
   threadgroup half key[4 * CHUNK * (DK + 8)];
   threadgroup half squares[8 * CHUNK * CHUNK];
   threadgroup float factor[2 * SQUARES];
-  threadgroup float partial[V / 8 * 6 * 128];   // of each simdgroup, for the other of its pair: S k, then S q of the other's tokens
+  // Of each simdgroup, for the other of its pair: S k, then S q of the other's tokens.
+  threadgroup float partial[THREADS / 32 * 6 * 128];
   uint4 span = spans[group.z];
   uint head = group.y, head_k = head / (args.heads_v / args.heads_k), t = lane % 4, side = simdgroup_at % 2;
   uint channels = 2 * args.heads_k * DK + args.heads_v * args.dim_v, chunks = (span.y + CHUNK - 1) / CHUNK, last = span.y - 1;
-  uint upper = group.x * V + simdgroup_at / 2 * 16 + lane / 4, lower = upper + 8;
+  uint upper = group.x * VALUES + simdgroup_at / 2 * 16 + lane / 4, lower = upper + 8;
   device const float *queries = inputs + span.x * channels + head_k * DK, *keys_from = queries + args.heads_k * DK;
   device const float *values_from = inputs + span.x * channels + 2 * args.heads_k * DK + head * args.dim_v;
-  device float *home = memory + ((span.z * args.layers + args.layer) * args.heads_v + head) * args.dim_v * DK + side * (DK / 2) + 2 * t;
+  device float *home = memory + ((span.z * args.layers + args.layer) * args.heads_v + head) * args.dim_v * DK;
+  home += side * (DK / 2) + 2 * t;
   device float *out = reads + (span.x * args.heads_v + head) * args.dim_v;
   float s[2 * STEPS][4];
 #pragma unroll
@@ -402,8 +238,8 @@ kernel void delta_scan_halves(device const float *inputs [[buffer(0)]], device c
 #pragma unroll
   for (uint n = 0; n < CHUNK / 8; ++n)
     for (uint c = 0; c < 4; ++c) values[n][c] = values_from[min(n * 8 + 2 * t + c % 2, last) * channels + value_at[c / 2]];
-  chunk_copy<DK, 4 * V, 1>(0, query, key, squares, factor, queries, keys_from,
-                           factors + chunk_at(group.z, span, 0, head, args.heads_v), 0, last, channels, thread_at);
+  chunk_copy<DK, 1>(0, query, key, squares, factor, queries, keys_from,
+                    factors + chunk_at(group.z, span, 0, head, args.heads_v), 0, last, channels, thread_at);
   ly_copy_commit();
 
   // Rows of b of a product, columns of the keys in the update; parts of rows of T and P that change places.
@@ -446,8 +282,9 @@ kernel void delta_scan_halves(device const float *inputs [[buffer(0)]], device c
       for (uint n = 0; n < 2; ++n) mma_pair(o[2 * n], o[2 * n + 1], a_missed, q[n]);
 #pragma unroll
       for (uint n = 0; n < 2; ++n) mma_pair(o[2 * n], o[2 * n + 1], a, q_missed[n]);
-      chunk_copy<DK, 4 * V, STEPS>(i, query + next_at * 2 * TOKENS, key + next_at * 2 * TOKENS, squares + next_at * BLOCKS,
-                                   factor + next_at * SQUARES, queries, keys_from, next_factors, first + CHUNK, last, channels, thread_at);
+      chunk_copy<DK, STEPS>(i, query + next_at * 2 * TOKENS, key + next_at * 2 * TOKENS, squares + next_at * BLOCKS,
+                            factor + next_at * SQUARES, queries, keys_from, next_factors, first + CHUNK, last, channels,
+                            thread_at);
     }
     ly_copy_commit();
 #pragma unroll
@@ -556,9 +393,6 @@ kernel void delta_scan_halves(device const float *inputs [[buffer(0)]], device c
       if (row < args.dim_v) *(device float2 *)(home + row * DK + n * 8) = float2(s[n][2 * h], s[n][2 * h + 1]);
     }
 }
-LY_KERNEL(delta_scan_halves_32, delta_scan_halves<32, 32>)
-LY_KERNEL(delta_scan_halves_64, delta_scan_halves<64, 32>)
-LY_KERNEL(delta_scan_halves_128, delta_scan_halves<128, 32>)
-LY_KERNEL(delta_scan_halves_wide_32, delta_scan_halves<32, 64>)
-LY_KERNEL(delta_scan_halves_wide_64, delta_scan_halves<64, 64>)
-LY_KERNEL(delta_scan_halves_wide_128, delta_scan_halves<128, 64>)
+LY_KERNEL(delta_scan_mma_32, delta_scan_mma<32>)
+LY_KERNEL(delta_scan_mma_64, delta_scan_mma<64>)
+LY_KERNEL(delta_scan_mma_128, delta_scan_mma<128>)

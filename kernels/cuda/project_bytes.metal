@@ -4,11 +4,13 @@
 // project_bytes: project_matmul for 8 bits, on tensor cores from registers.
 // Math     out[r] = [W0 | W1 | W2 | W3] x[r]
 // Layout   as project_matmul; cols a multiple of 64.
-// Work     a threadgroup makes N rows by 64 outputs of one matrix, a simdgroup sixteen of the outputs. Codes and activations come
-//          through threadgroup memory two steps of 64 inputs ahead. Of a step lane 4 g + t takes inputs 16 t .. 16 t + 15 of its
-//          rows, four a product: both operands in the same order, so that codes are one load and activations two.
+// Work     a threadgroup makes 32 rows by 64 outputs of one matrix, a simdgroup sixteen of the outputs. Codes and activations
+//          come through threadgroup memory two steps of 64 inputs ahead. Of a step lane 4 g + t takes inputs 16 t .. 16 t + 15
+//          of its rows, four a product: both operands in the same order, so that codes are one load and activations two.
+//          Where 64 rows a tile keep the device busy, those of project_matmul are faster.
 //          Grid: (output tiles of all matrices, row tiles).
 // Numerics weights rounded to f16, f32 sums. Bound by activations from the second level.
+constant uint BYTES_ROWS = 32;      // of a tile; policy.rs says the same
 constant uint BYTES_OUTPUTS = 64;
 constant uint BYTES_STAGES = 3;
 constant uint BYTES_LD = 72;        // from row to row of activations, in halves: without conflicts
@@ -21,7 +23,6 @@ inline uint bytes_pair(uint word, uint first, float scale, float bias) {
   return ly_pack2(fma(scale, low, bias), fma(scale, high, bias));
 }
 
-template <uint N>
 kernel void project_bytes(device const uint *codes0 [[buffer(0)]], device const bfloat *scales0 [[buffer(1)]],
                           device const bfloat *biases0 [[buffer(2)]], device const uint *codes1 [[buffer(3)]],
                           device const bfloat *scales1 [[buffer(4)]], device const bfloat *biases1 [[buffer(5)]],
@@ -33,21 +34,21 @@ kernel void project_bytes(device const uint *codes0 [[buffer(0)]], device const 
                           uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                           uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
   ly_resident<128, 4>();
-  threadgroup half activations[BYTES_STAGES * N * BYTES_LD];
+  threadgroup half activations[BYTES_STAGES * BYTES_ROWS * BYTES_LD];
   threadgroup uint weights[BYTES_STAGES * BYTES_OUTPUTS * BYTES_CODES_LD];
   MatrixTile matrix = matrix_tile(group.x, BYTES_OUTPUTS, args.rows0, args.rows1, args.rows2, args.rows3);
   device const uint *codes = matrix.which == 0 ? codes0 : matrix.which == 1 ? codes1 : matrix.which == 2 ? codes2 : codes3;
   device const bfloat *scales = matrix.which == 0 ? scales0 : matrix.which == 1 ? scales1 : matrix.which == 2 ? scales2 : scales3;
   device const bfloat *biases = matrix.which == 0 ? biases0 : matrix.which == 1 ? biases1 : matrix.which == 2 ? biases2 : biases3;
-  uint first = matrix.tile * BYTES_OUTPUTS, row0 = group.y * N, t = lane % 4, steps = args.cols / 64;
+  uint first = matrix.tile * BYTES_OUTPUTS, row0 = group.y * BYTES_ROWS, t = lane % 4, steps = args.cols / 64;
   // Rows behind the last are that one again, and what becomes of them is not stored.
   uint upper = first + simdgroup_at * 16 + lane / 4, lower = upper + 8;
   uint groups = (args.cols / 8) >> args.group_shift;
   uint upper_groups = min(upper, matrix.rows - 1) * groups, lower_groups = min(lower, matrix.rows - 1) * groups;
   bool works = first + simdgroup_at * 16 < matrix.rows;
-  float sums[N / 8][4];
+  float sums[BYTES_ROWS / 8][4];
 #pragma unroll
-  for (uint n = 0; n < N / 8; ++n)
+  for (uint n = 0; n < BYTES_ROWS / 8; ++n)
     for (uint c = 0; c < 4; ++c) sums[n][c] = 0.0f;
   for (uint step = 0; step < steps + BYTES_STAGES - 1; ++step) {
     // `step` sets out, and the one of BYTES_STAGES - 1 before has come.
@@ -56,11 +57,11 @@ kernel void project_bytes(device const uint *codes0 [[buffer(0)]], device const 
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     if (step < steps) {
-      threadgroup half *x_to = activations + step % BYTES_STAGES * (N * BYTES_LD);
+      threadgroup half *x_to = activations + step % BYTES_STAGES * (BYTES_ROWS * BYTES_LD);
       threadgroup uint *codes_to = weights + step % BYTES_STAGES * (BYTES_OUTPUTS * BYTES_CODES_LD);
       uint part = thread_at % 8, quarter = thread_at % 4;
 #pragma unroll
-      for (uint i = 0; i < N / 16; ++i) {
+      for (uint i = 0; i < BYTES_ROWS / 16; ++i) {
         uint row = thread_at / 8 + i * 16;
         ly_copy16(x_to + row * BYTES_LD + part * 8, x + min(row0 + row, args.batch - 1) * args.x_stride + step * 64 + part * 8);
       }
@@ -87,21 +88,19 @@ kernel void project_bytes(device const uint *codes0 [[buffer(0)]], device const 
       a[i][2] = bytes_pair(upper_codes[i], 2, upper_scale, upper_bias);
       a[i][3] = bytes_pair(lower_codes[i], 2, lower_scale, lower_bias);
     }
-    threadgroup const half *x_at = activations + (stage * N + lane / 4) * BYTES_LD + t * 16;
+    threadgroup const half *x_at = activations + (stage * BYTES_ROWS + lane / 4) * BYTES_LD + t * 16;
 #pragma unroll
     for (uint h = 0; h < 2; ++h)
-      for (uint n = 0; n < N / 8; ++n) {
+      for (uint n = 0; n < BYTES_ROWS / 8; ++n) {
         uint4 b = *(threadgroup const uint4 *)(x_at + n * 8 * BYTES_LD + h * 8);
         ly_mma(sums[n], a[2 * h][0], a[2 * h][1], a[2 * h][2], a[2 * h][3], b.x, b.y);
         ly_mma(sums[n], a[2 * h + 1][0], a[2 * h + 1][1], a[2 * h + 1][2], a[2 * h + 1][3], b.z, b.w);
       }
   }
 #pragma unroll
-  for (uint n = 0; n < N / 8; ++n)
+  for (uint n = 0; n < BYTES_ROWS / 8; ++n)
     for (uint c = 0; c < 4; ++c) {
       uint row = row0 + n * 8 + 2 * t + c % 2, output = c < 2 ? upper : lower;
       if (row < args.batch && output < matrix.rows) out[row * args.out_stride + matrix.column + output] = sums[n][c];
     }
 }
-LY_KERNEL(project_bytes_32, project_bytes<32>)
-LY_KERNEL(project_bytes_64, project_bytes<64>)

@@ -8,7 +8,7 @@ use crate::backend::Backend;
 use crate::commands::View;
 use crate::options::{GpuOptions, Native};
 use crate::pass::{PassBuffer, PassRoom};
-use crate::policy::{DELTA_TILES, FEW_ROWS, OUTPUT_THREADS, PLACE_BLOCKS, ScanBlock, attention_parts_max};
+use crate::policy::{DELTA_TILES, FEW_ROWS, OUTPUT_THREADS, ScanBlock, attention_parts_max};
 use crate::select::SelectBuffers;
 
 /// The arena.
@@ -38,7 +38,7 @@ pub(crate) struct Arena {
     pub head_squares: View,
     /// Parts of attention of few rows.
     pub parts: View,
-    /// Rows of each block and expert, assignments in expert order, tiles of the grouped products.
+    /// Rows of each expert, assignments in expert order, tiles of the grouped products.
     pub counts: View,
     pub order: View,
     pub tiles: View,
@@ -108,7 +108,7 @@ impl Arena {
             reads: views(4 * rows * config.v_width(), "results of the scan")?,
             head_squares: views(4 * few * config.heads_v * DELTA_TILES, "sums of squares of heads")?,
             parts: views(4 * few * config.heads_q * splits * (config.head_dim + 2), "parts of attention")?,
-            counts: views(4 * config.experts * PLACE_BLOCKS.min(rows.div_ceil(64)), "rows of each expert")?,
+            counts: views(4 * config.experts, "rows of each expert")?,
             order: views(4 * assignments, "rows in expert order")?,
             tiles: views(16 * (1 + rows * config.experts_per_token / 16 + config.experts), "tiles of experts")?,
             expert_parts: views(2 * assignments * config.hidden, "results of experts")?,

@@ -8,7 +8,7 @@ use crate::entry::{Bits, entry, entry2, entry3};
 use crate::matrix::GpuMatrix;
 use crate::model::{Layer, LayerMixer, Model};
 use crate::options::{GpuOptions, Native};
-use crate::policy::{EXPERT_WIDTH_MAX, fitted_covers, flash_held};
+use crate::policy::{EXPERT_WIDTH_MAX, fitted_covers};
 
 /// # Errors
 /// [`ModelError::Device`], naming the field, what the kernels cover and what was found.
@@ -109,8 +109,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         let stems = ["project_wgmma", "output_wgmma", "experts_gate_up_wgmma", "experts_down_wgmma"];
         entries.extend(stems.into_iter().flat_map(|stem| [16, 32, 64, 128].map(|rows| entry(stem, rows))));
         entries.extend(["project_wgmma_wide", "output_wgmma_wide"]);
-        entries.extend(["experts_gate_up_fitted", "experts_down_fitted"]);
-        entries.extend(["project_bytes_32", "project_bytes_64"]);
+        entries.extend(["experts_gate_up_fitted", "experts_down_fitted", "project_bytes"]);
     }
     if !options.fused_dequantise {
         entries.extend(["dequantise_q4", "dequantise_q8"]);
@@ -124,10 +123,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         );
         if native.scan_mma {
             names.extend(["delta_conv_split", "delta_conv_taps_split"]);
-            names.extend(
-                ["delta_factors_mma", "delta_scan_mma", "delta_scan_halves", "delta_scan_halves_wide"]
-                    .map(|stem| entry(stem, config.dim_k)),
-            );
+            names.extend(["delta_factors_mma", "delta_scan_mma"].map(|stem| entry(stem, config.dim_k)));
         }
     }
     if config.layers_of(LayerKind::Attention) > 0 {
@@ -136,7 +132,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
             names.push(entry("attn_flash_mma", config.head_dim));
         }
         if native.attention_wgmma {
-            names.extend(flash_held(config.head_dim).iter().map(|&held| entry2("attn_flash_wgmma", config.head_dim, held)));
+            names.push(entry("attn_flash_wgmma", config.head_dim));
         }
         if native.attention_few {
             names.push(entry("attn_decode_mma", config.head_dim));

@@ -39,7 +39,7 @@ fn experts_match_the_reference() {
     }
     experts::check(&Sim::fast().native(), &awkward(), &ROWS[5..]);
     experts::check(&Sim::fast().native(), &spans(), &ROWS);
-    // The router's tiles of 64 rows.
+    // So many rows that the router has tiles of 64.
     experts::check(&Sim::fast().native(), &spans(), &[260]);
     experts::check_counts(&Sim::fast(), &tiny_dims(), &experts::COUNTS);
     experts::check_counts(&Sim::fast().native(), &fitted(), &FITTED_COUNTS);

@@ -25,6 +25,8 @@ launcher!(DeltaScan = "delta_scan" [Read inputs, Read gates, Read spans, Write m
 
 launcher!(DeltaFactors = "delta_factors" | "delta_factors_mma" [Read inputs, Read gates, Read spans, Write factors] DeltaArgs);
 
-launcher!(DeltaScanBlocked = "delta_scan_blocked" | "delta_scan_mma" | "delta_scan_halves" [Read inputs, Read factors, Read spans, Write memory, Write reads] DeltaArgs);
+launcher!(DeltaScanBlocked = "delta_scan_blocked" | "delta_scan_mma" [
+    Read inputs, Read factors, Read spans, Write memory, Write reads,
+] DeltaArgs);
 
 launcher!(DeltaGate = "delta_gate" [Read reads, Read projected, Read gain, Write mixed] DeltaArgs);

@@ -7,7 +7,7 @@ use crate::buffer::GpuBuffer;
 use crate::device::GpuDevice;
 use crate::entry::{entry, entry2};
 use crate::launch::{AttnCombine, AttnDecode, AttnFlash, AttnPrepare};
-use crate::policy::{COMBINE_THREADS, COMBINE_VALUES, FEW_ROWS, FLASH_MMA_ROWS, FLASH_ROWS, decode_mma_tiles, flash_held, packed_heads};
+use crate::policy::{COMBINE_THREADS, COMBINE_VALUES, FEW_ROWS, FLASH_MMA_ROWS, FLASH_ROWS, decode_mma_tiles, packed_heads};
 
 impl<B: Backend> GpuDevice<B> {
     pub(super) fn prepare_attention(&mut self, layer: usize, rows: usize, projected: &GpuBuffer) {
@@ -118,15 +118,12 @@ impl<B: Backend> GpuDevice<B> {
     }
 
     fn flash_entry(&self) -> &'static str {
-        let dim = self.config.head_dim;
-        // While variants are compared: LILY_FLASH=mma, or what is held in registers: 0, 128.
-        let chosen = std::env::var("LILY_FLASH").unwrap_or_default();
-        if self.native.attention_wgmma && chosen != "mma" {
-            let all = flash_held(dim);
-            let held = all.iter().find(|held| held.to_string() == chosen).unwrap_or(&all[0]);
-            return entry2("attn_flash_wgmma", dim, held);
-        }
-        entry(if self.native.attention_many { "attn_flash_mma" } else { "attn_flash" }, dim)
+        let stem = match (self.native.attention_wgmma, self.native.attention_many) {
+            (true, _) => "attn_flash_wgmma",
+            (false, true) => "attn_flash_mma",
+            (false, false) => "attn_flash",
+        };
+        entry(stem, self.config.head_dim)
     }
 
     /// Query rows of a tile of attention over many rows.

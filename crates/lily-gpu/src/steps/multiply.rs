@@ -8,8 +8,8 @@ use crate::launch::{Dequantise, Output, Project, ProjectMatmul};
 use crate::matrix::GpuMatrix;
 use crate::options::TileRows;
 use crate::policy::{
-    FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, WG_WIDE_ROWS, bytes_rows,
-    mma_rows, mma_simdgroups, mma_tiles, project_outputs, tile_rows, vector_rows, wgmma_rows, wgmma_wide,
+    BYTES_ROWS, FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, WG_WIDE_ROWS,
+    bytes_suit, mma_rows, mma_simdgroups, mma_tiles, project_outputs, tile_rows, vector_rows, wgmma_rows, wgmma_wide,
 };
 
 /// Rows of activations and where their product goes.
@@ -112,6 +112,12 @@ impl<B: Backend> GpuDevice<B> {
         }
     }
 
+    /// Whether `project_bytes` takes a product with this matrix, of so many tiles of outputs.
+    fn takes_bytes(&self, rows: usize, tiles: usize, matrix: &GpuMatrix) -> bool {
+        let covered = self.native.wgmma && self.options.tile_rows == TileRows::ByShape && matrix.has_bytes();
+        covered && bytes_suit(rows, tiles, self.native.multiprocessors)
+    }
+
     fn multiply_run(&mut self, product: Product, run: &[GpuMatrix], add: bool) {
         let [m0, m1, m2, m3] = padded(run);
         let tiles = |columns: usize| -> usize { run.iter().map(|matrix| matrix.rows.div_ceil(columns)).sum() };
@@ -123,10 +129,8 @@ impl<B: Backend> GpuDevice<B> {
                 let rows = wgmma_rows(&self.options, product.rows);
                 (entry(stem, rows), rows as usize, tiles, WG_THREADS)
             }
-        } else if self.native.wgmma && !add && self.options.tile_rows == TileRows::ByShape && m0.has_bytes() {
-            let tiles = tiles(TILE_COLS);
-            let rows = bytes_rows(product.rows, tiles, self.native.multiprocessors);
-            (entry("project_bytes", rows), rows, tiles, TILE_THREADS)
+        } else if !add && self.takes_bytes(product.rows, tiles(TILE_COLS), &m0) {
+            ("project_bytes", BYTES_ROWS, tiles(TILE_COLS), TILE_THREADS)
         } else {
             let (stem, rows) = (if add { "output_matmul" } else { "project_matmul" }, tile_rows(&self.options, product.rows));
             (entry2(stem, m0.bits.suffix(), rows), rows as usize, tiles(TILE_COLS), TILE_THREADS)

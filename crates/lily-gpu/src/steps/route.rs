@@ -6,7 +6,7 @@ use crate::backend::Backend;
 use crate::buffer::{GpuBuffer, floats};
 use crate::device::GpuDevice;
 use crate::launch::{MoeCount, MoePlace, MoeTopK};
-use crate::policy::{FEW_ROWS, fitted_rows, place_rows, tile_rows, wgmma_rows};
+use crate::policy::{FEW_ROWS, fitted_rows, tile_rows, wgmma_rows};
 
 use super::multiply::Product;
 
@@ -60,7 +60,7 @@ impl<B: Backend> GpuDevice<B> {
         }
         let [per_token, experts] = [self.config.experts_per_token, self.config.experts].map(|count| count as u32);
         let (arena, tile_rows) = (&self.arena, self.expert_tile_rows(rows));
-        let (grid, threads) = ([rows.div_ceil(place_rows(rows)), 1, 1], 256);
+        let (grid, threads) = ([self.config.experts, 1, 1], 256);
         let count = MoeCount {
             entry: "moe_count",
             routes: routes.view,
