@@ -21,11 +21,10 @@ inline FittedTile fitted_tile(device const uint4 *tiles, uint tile_at, uint batc
     tile.first = tile_at * tile_rows;
     tile.count = min(tile_rows, batch - tile.first);
   } else {
-    // Both on their way together.
-    uint4 head = tiles[0], entry = tiles[1 + tile_at];
+    uint4 entry = tile_at < tiles[0].x ? tiles[1 + tile_at] : uint4(0u, 0u, 0u, 0u);
     tile.expert = entry.x;
     tile.first = entry.y;
-    tile.count = tile_at < head.x ? entry.z : 0u;
+    tile.count = entry.z;
   }
   return tile;
 }
@@ -90,8 +89,9 @@ inline void fitted_prefetch(FittedRows w, uint k, uint cols, uint lane) {
 
 // acc = W x^T times WG_GAIN for N rows; stages of activations of two tiles each, as many as there is room for.
 template <uint N>
-inline void fitted_gate_up(thread float *acc, threadgroup ly_swizzled<16> *stages, threadgroup uint *numbers, device const half *x,
-                           thread uint *from, FittedRows w, FittedNumbers unstaged, uint cols, uint thread_at, uint lane) {
+inline void fitted_gate_up(thread float *acc, threadgroup ly_swizzled<16> *stages, threadgroup uint *numbers,
+                           device const half *x, thread uint *from, FittedRows w, FittedNumbers unstaged, uint cols,
+                           uint thread_at, uint lane) {
   constexpr uint STAGES = N <= FITTED_ROWS / 2 ? 8 : 4;
   threadgroup ly_swizzled<N> *tiles = (threadgroup ly_swizzled<N> *)stages;
   for (uint stage = 0; stage + 1 < STAGES; ++stage) {
@@ -138,9 +138,9 @@ inline void fitted_gate_up(thread float *acc, threadgroup ly_swizzled<16> *stage
 // experts_gate_up_fitted: experts_gate_up_matmul on warpgroups, tiles as wide as they have places; 4 bits in groups of 64.
 // Math     hidden[row, choice] = silu(gate_e x[row]) * (up_e x[row])
 // Layout   as experts_gate_up_matmul; rows of a multiple of 128 inputs, at most FITTED_GATE_INPUTS.
-// Work     a threadgroup makes up to 160 places of one expert by 128 columns, on four warpgroups. A product is as wide as the tile
-//          has places, in sixteens. Weights are sent for four strides ahead, activations are copied three or more ahead: so much
-//          must be on its way that neither memory nor the second level waits. See cuda/quad.h.
+// Work     a threadgroup makes up to 160 places of one expert by 128 columns, on four warpgroups. A product is as wide as the
+//          tile has places, in sixteens. Weights are sent for four strides ahead, activations are copied three or more ahead:
+//          so much must be on its way that neither memory nor the second level waits. See cuda/quad.h.
 //          Grid: one after the other: (column tiles * place tiles).
 // Numerics weights rounded to f16, f32 sums, f16 result.
 kernel void experts_gate_up_fitted(device const uint *gate_codes [[buffer(0)]], device const bfloat *gate_scales [[buffer(1)]],
@@ -208,13 +208,11 @@ kernel void experts_gate_up_fitted(device const uint *gate_codes [[buffer(0)]], 
 #pragma unroll
       for (uint i = 0; i < 2; ++i) {
         float gate = acc[4 * j + i] * (1.0f / WG_GAIN), up = acc[4 * j + 2 + i] * (1.0f / WG_GAIN);
-        // 1 / (1 + e^-gate) is the square of its root.
-        float root = rsqrt(1.0f + ly_exp2(gate * -1.44269504f));
-        values[i] = gate * root * root * up;
+        values[i] = silu(gate) * up;
       }
       float theirs = simd_shuffle_xor(odd ? values[0] : values[1], ushort(4));
       uint at = j * 8 + lane % 4 * 2 + (odd ? 1u : 0u);
-      uint pair = narrowed_pair(odd ? theirs : values[0], odd ? values[1] : theirs);
+      uint pair = ly_pack2_finite(odd ? theirs : values[0], odd ? values[1] : theirs);
       if (at < tile.count && column < args.width) *(device uint *)(hidden + places[at] + column / 2 * 2) = pair;
     }
   }
@@ -306,7 +304,7 @@ inline void fitted_down(FittedDown w, device const half *x, thread uint *from, u
       uint pairs[2];
 #pragma unroll
       for (uint i = 0; i < 2; ++i)
-        pairs[i] = narrowed_pair(acc[4 * j + i] * (1.0f / WG_GAIN), acc[4 * j + 2 + i] * (1.0f / WG_GAIN));
+        pairs[i] = ly_pack2_finite(acc[4 * j + i] * (1.0f / WG_GAIN), acc[4 * j + 2 + i] * (1.0f / WG_GAIN));
       uint theirs = simd_shuffle_xor(odd ? pairs[0] : pairs[1], ushort(4)), at = j * 8 + lane % 4 * 2 + (odd ? 1u : 0u);
       device uint2 *to = (device uint2 *)(w.part + w.places[at] + column);
       uint2 four = odd ? uint2(theirs, pairs[1]) : uint2(pairs[0], theirs);

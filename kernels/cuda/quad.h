@@ -3,7 +3,7 @@
 // The operand wants of every word of a row one byte in each of four lanes. A load costs a cycle for every row that it touches,
 // however little it takes of it; if each lane loads all words, as in warpgroup.h, loads take as long as the products of 128 rows.
 // Here a lane loads a fourth of a stride of 128 inputs, 16 bytes, and the four lanes exchange bytes. Scales and biases are staged
-// in threadgroup memory, rounded to half once, a word a group: each simdgroup reads eight rows at once.
+// in threadgroup memory, rounded to half once, a word a group: each simdgroup reads eight rows at once. Scales are below 2.
 #pragma once
 #include "cuda/warpgroup.h"
 

@@ -125,6 +125,13 @@ LY_FN uint ly_pack2(float low, float high) {
   return both;
 }
 
+// What lies beyond the range of halfs becomes the last of them.
+LY_FN uint ly_pack2_finite(float low, float high) {
+  uint both;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
 // A launch may begin while the one before it ends (programmatic dependent launch): it is let in as soon as this one has
 // started everywhere, and waits until this one is wholly done. What is read of other launches' results goes through
 // pointers that are made anew behind the wait: loads through `const __restrict__` ones never change for the compiler, and
@@ -364,15 +371,16 @@ LY_FN uint ly_dequantise2(uint codes, uint scale, uint bias) {
 LY_FN uint ly_pick_bytes(uint low, uint high, uint pick) { return __byte_perm(low, high, pick); }
 
 // The two codes of byte AT of a word as halfs code * scale + bias, rounded once. The byte stands in both halves, of the upper one
-// its upper code counts, which is sixteen times as much there: so is the upper scale made a sixteenth before.
+// its upper code counts, which is sixteen times as much there: so is the upper scale made a sixteenth before. As they stand the
+// bits are subnormal halfs, code / 2^24, which are multiplied exactly; of the 2^24 the scale has 2^9.
 LY_FN uint ly_byte_scale(uint scale) {
   uint two;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(two) : "r"(scale), "r"(0x2c003c00u));
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(two) : "r"(scale), "r"(0x50006000u));
   return two;
 }
 template <uint AT> LY_FN uint ly_dequantise_byte(uint word, uint scale, uint bias) {
-  uint two = __byte_perm(word, 0u, 0x4040u | AT | AT << 8) & 0x00f0000fu | 0x64006400u;
-  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(two) : "r"(two), "r"(0x64006400u));
+  uint two = __byte_perm(word, 0u, 0x4040u | AT | AT << 8) & 0x00f0000fu;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(two) : "r"(two), "r"(0x78007800u));
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(two) : "r"(two), "r"(scale), "r"(bias));
   return two;
 }

@@ -148,3 +148,7 @@ template <class T, int N> LY_FN vec<T, N> min(vec<T, N> a, vec<T, N> b) {
 }  // namespace ly
 
 LY_FN uint ly_pack2(float low, float high) { return uint(ly::bits<ushort>(half(low))) | uint(ly::bits<ushort>(half(high))) << 16; }
+LY_FN uint ly_pack2_finite(float low, float high) {
+  auto finite = [](float value) { return value < -65504.0f ? -65504.0f : value > 65504.0f ? 65504.0f : value; };
+  return ly_pack2(finite(low), finite(high));
+}

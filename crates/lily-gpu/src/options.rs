@@ -52,7 +52,7 @@ pub struct GpuOptions {
     /// Products of many rows on warpgroups, where the device has them, those of attention included; else tile by tile of one
     /// simdgroup.
     pub wgmma_prefill: bool,
-    /// Tiles of experts that are as wide as they have rows, where products of many rows go through warpgroups; else of fixed sizes.
+    /// Tiles of experts are as wide as they have rows, where products of many rows go through warpgroups; else of fixed sizes.
     pub fitted_experts: bool,
     /// Attention keeps queries, scores and results in registers, where the device multiplies from them; else they go through
     /// threadgroup memory, those of few rows through plain arithmetic.
@@ -76,7 +76,7 @@ pub(crate) struct Native {
     pub attention_few: bool,
     /// The DeltaNet state through many tokens.
     pub scan_mma: bool,
-    /// The experts' products of many rows, in tiles as wide as they have rows; the model decides too.
+    /// The experts' products of many rows, in tiles as wide as they have rows: if the model's widths allow, too.
     pub fitted_experts: bool,
     /// Of the device: see [`Backend::multiprocessors`].
     pub multiprocessors: usize,

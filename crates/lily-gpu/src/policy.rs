@@ -114,6 +114,16 @@ pub fn wgmma_rows(options: &GpuOptions, rows: usize) -> u32 {
     }
 }
 
+/// The same where there are `tiles` tiles of outputs for each: smaller while they would leave a fourth of the multiprocessors
+/// without one.
+pub fn wgmma_spread(options: &GpuOptions, rows: usize, tiles: usize, multiprocessors: usize) -> u32 {
+    let mut tile = wgmma_rows(options, rows);
+    while options.tile_rows == TileRows::ByShape && tile > 16 && tiles * rows.div_ceil(tile as usize) * 4 < multiprocessors * 3 {
+        tile /= 2;
+    }
+    tile
+}
+
 /// Rows of activations of a tile of `project_wgmma_wide`, and inputs that it multiplies between two barriers.
 /// `kernels/cuda/project_wgmma_wide.metal` says the same.
 pub const WG_WIDE_ROWS: usize = 256;

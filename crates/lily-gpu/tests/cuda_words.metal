@@ -154,7 +154,7 @@ kernel void histogram(device const uint *x [[buffer(0)]], device atomic_uint *co
     atomic_fetch_add_explicit(counts + thread_index, atomic_load_explicit(part + thread_index, memory_order_relaxed), memory_order_relaxed);
 }
 
-// The codes of the four bytes of a word as 3 code - 5, two a word; then bytes of two words.
+// The codes of the four bytes of a word as 3 code - 5, two a word; then bytes of two words, and numbers beyond the range of halfs.
 kernel void codes(device const uint *x [[buffer(0)]], device uint *out [[buffer(1)]], uint lane [[thread_index_in_threadgroup]]) {
   uint word = x[lane], scale = ly_byte_scale(ly_pack2(3.0f, 3.0f)), bias = ly_pack2(-5.0f, -5.0f);
   out[lane] = ly_dequantise_byte<0>(word, scale, bias);
@@ -162,6 +162,8 @@ kernel void codes(device const uint *x [[buffer(0)]], device uint *out [[buffer(
   out[64 + lane] = ly_dequantise_byte<2>(word, scale, bias);
   out[96 + lane] = ly_dequantise_byte<3>(word, scale, bias);
   out[128 + lane] = ly_pick_bytes(word, x[31 - lane], 0x3715u);
+  ly_prefetch(x);
+  out[160 + lane] = ly_pack2_finite(float(word >> lane), -float(word));
 }
 
 // to = a + b * factor

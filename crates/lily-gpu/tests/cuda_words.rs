@@ -204,16 +204,18 @@ fn atomics_count() {
 fn bytes_become_codes() {
     let Some(mut gpu) = gpu(&["codes"]) else { return };
     let x: Vec<u32> = (0..32u32).map(|at| at.wrapping_mul(2_654_435_761).rotate_left(at)).collect();
-    let (input, out) = (gpu.filled(&words(&x)), gpu.buffer(5 * 128));
+    let (input, out) = (gpu.filled(&words(&x)), gpu.buffer(6 * 128));
     let mut list = CommandList::new(false);
     list.push(launch("codes", vec![(input, Access::Read), (out, Access::Write)], Vec::new(), [1, 1, 1], 32));
     gpu.backend.run(&list).expect("it runs");
     let half = |code: u32| u32::from(f16::from_f32(3.0 * code as f32 - 5.0).to_bits());
+    let finite = |value: f32| u32::from(f16::from_f32(value.clamp(-65504.0, 65504.0)).to_bits());
     for (at, found) in gpu.bytes(out).chunks_exact(4).enumerate() {
         let found = u32::from_le_bytes(found.try_into().expect("four bytes"));
         let (word, other) = (x[at % 32], x[31 - at % 32]);
         let expected = match at / 32 {
             4 => u32::from_le_bytes([other.to_le_bytes()[1], word.to_le_bytes()[1], other.to_le_bytes()[3], word.to_le_bytes()[3]]),
+            5 => finite((word >> (at % 32)) as f32) | finite(-(word as f32)) << 16,
             byte => half(word >> (8 * byte) & 15) | half(word >> (8 * byte + 4) & 15) << 16,
         };
         assert_eq!(found, expected, "word {}, lane {}", at / 32, at % 32);

@@ -9,7 +9,7 @@ use crate::matrix::GpuMatrix;
 use crate::options::TileRows;
 use crate::policy::{
     BYTES_ROWS, FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, WG_WIDE_ROWS,
-    bytes_suit, mma_rows, mma_simdgroups, mma_tiles, project_outputs, tile_rows, vector_rows, wgmma_rows, wgmma_wide,
+    bytes_suit, mma_rows, mma_simdgroups, mma_tiles, project_outputs, tile_rows, vector_rows, wgmma_spread, wgmma_wide,
 };
 
 /// Rows of activations and where their product goes.
@@ -126,7 +126,7 @@ impl<B: Backend> GpuDevice<B> {
             if self.options.tile_rows == TileRows::ByShape && wgmma_wide(product.rows, m0.cols, tiles, self.native.multiprocessors) {
                 (entry(stem, "wide"), WG_WIDE_ROWS, tiles, WG_THREADS)
             } else {
-                let rows = wgmma_rows(&self.options, product.rows);
+                let rows = wgmma_spread(&self.options, product.rows, tiles, self.native.multiprocessors);
                 (entry(stem, rows), rows as usize, tiles, WG_THREADS)
             }
         } else if !add && self.takes_bytes(product.rows, tiles(TILE_COLS), &m0) {
