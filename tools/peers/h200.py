@@ -62,6 +62,7 @@ def pack(options):
             if member.isfile() and member.name.startswith(inside) and not member.name.removeprefix(inside).startswith(UNUSED):
                 content = source.extractfile(member)
                 member.name = f"{root}/" + member.name.removeprefix(inside)
+                member.pax_headers = {}  # would bring a long name back
                 packed.addfile(member, content)
     print(options.carried / "llama.cpp.tar.xz", (options.carried / "llama.cpp.tar.xz").stat().st_size, "bytes")
 
