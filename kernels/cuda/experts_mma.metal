@@ -55,7 +55,6 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
   }
   ly_wait_previous(x, sums, logits);
   device const float *from = x + row * args.cols;
-  // Activations are on their way while the experts are found.
   device const float *row_logits = logits + row * (args.experts + 1);
   device uint *route = routes + row * (2 * k + 1);
   // The shared expert waits for nobody's choice: its first threadgroup has the time to write the routes.

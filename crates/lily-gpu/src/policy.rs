@@ -318,9 +318,8 @@ pub struct ScanBlock {
     pub tokens: usize,
     /// Floats of what is made for them and a value head before.
     pub factors: usize,
-    /// Values of a threadgroup, and its threads.
+    /// Values of a threadgroup.
     pub columns: usize,
-    pub threads: u32,
     pub stem: &'static str,
 }
 
@@ -328,7 +327,7 @@ impl ScanBlock {
     /// Of `delta_scan_mma` if `chunked`, else of `delta_scan_blocked`.
     pub fn new(chunked: bool) -> Self {
         let (tokens, factors, stem) = if chunked { (32, 2144, "delta_scan_mma") } else { (4, 32, "delta_scan_blocked") };
-        ScanBlock { tokens, factors, columns: 32, threads: 128, stem }
+        ScanBlock { tokens, factors, columns: 32, stem }
     }
 }
 

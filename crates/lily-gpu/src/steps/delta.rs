@@ -134,7 +134,7 @@ impl<B: Backend> GpuDevice<B> {
             }
             .launch(stage, &mut self.list),
             Scan::Blocked | Scan::Chunked => {
-                let ScanBlock { tokens, columns, threads, stem, .. } = ScanBlock::new(chunked);
+                let ScanBlock { tokens, columns, stem, .. } = ScanBlock::new(chunked);
                 DeltaFactors {
                     entry: entry(if chunked { "delta_factors_mma" } else { "delta_factors" }, config.dim_k),
                     inputs: arena.inputs,
@@ -155,7 +155,7 @@ impl<B: Backend> GpuDevice<B> {
                     reads: arena.reads,
                     args,
                     grid: [config.dim_v.div_ceil(columns), config.heads_v, spans],
-                    threads,
+                    threads: 128,
                 }
                 .launch(stage, &mut self.list);
             }
