@@ -127,8 +127,7 @@ kernel void delta_conv_taps(device const float *projected [[buffer(0)]], device 
           float4 x = value[i];
           if (SPLIT && !is_value) {
             uint2 rounded = uint2(ly_pack2(x.x, x.y), ly_pack2(x.z, x.w));
-            uint2 missed = uint2(ly_pack2(x.x - half_of(rounded.x, 0), x.y - half_of(rounded.x, 1)),
-                                 ly_pack2(x.z - half_of(rounded.y, 0), x.w - half_of(rounded.y, 1)));
+            uint2 missed = uint2(pack_missed(x.x, x.y, rounded.x), pack_missed(x.z, x.w, rounded.y));
             *(device uint2 *)((device half *)(to + i * channels) + at) = rounded;
             *(device uint2 *)((device half *)(to + i * channels) + size + at) = missed;
           } else {

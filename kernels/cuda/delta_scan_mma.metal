@@ -24,11 +24,6 @@ inline uint chunk_at(uint span_at, uint4 span, uint chunk, uint head, uint heads
   return (((span.x + (CHUNK - 1) * span_at) / CHUNK + span_at + chunk) * heads_v + head) * FACTORS;
 }
 
-// What is left of two floats where they were rounded to `packed`.
-inline uint pack_missed(float low, float high, uint packed) {
-  return ly_pack2(low - half_of(packed, 0), high - half_of(packed, 1));
-}
-
 // Sixteen columns: c += a b, b as ly_load_matrices brings it.
 inline void mma_pair(thread float (&low)[4], thread float (&high)[4], thread const uint (&a)[4], thread const uint (&b)[4]) {
   ly_mma(low, a[0], a[1], a[2], a[3], b[0], b[1]);

@@ -19,6 +19,11 @@ inline uint narrowed_pair(float first, float second) {
 // One of two halves in a word: 0 the lower, 1 the upper.
 inline float half_of(uint pair, uint which) { return float(as_type<half>(ushort(which == 0 ? pair & 0xffffu : pair >> 16))); }
 
+// What is left of two floats where they were rounded to `packed`.
+inline uint pack_missed(float low, float high, uint packed) {
+  return ly_pack2(low - half_of(packed, 0), high - half_of(packed, 1));
+}
+
 // Four neighbours of a buffer of operands from element `at` on, a multiple of four.
 inline void store_operands(device float *to, uint at, float4 values, uint narrow) {
   if (narrow != 0) {

@@ -28,6 +28,8 @@ pub struct GpuDevice<B: Backend> {
     pub(crate) native: Native,
     /// All routed experts' products of many rows go through the wgmma kernels.
     pub(crate) wgmma_experts: bool,
+    /// Those and the shared expert's go through the fitted kernels instead.
+    pub(crate) fitted_experts: bool,
     /// In a cell because reading back waits for the device, and [`lily_model::Steps::read`] borrows.
     pub(crate) backend: RefCell<B>,
     pub(crate) model: Model,
@@ -86,18 +88,19 @@ impl<B: Backend> GpuDevice<B> {
     ) -> Result<Self, ModelError> {
         entries::check_shape(config)?;
         let model = Model::new(&mut backend, weights)?;
-        let mut native = Native::new(&options, config, &backend);
+        let native = Native::new(&options, config, &backend);
         let arena = Arena::new(&mut backend, config, capacity, &options, native, entries::largest_matrix(&model))?;
         let wgmma_experts = native.wgmma && model.layers.iter().all(|layer| layer.gate.all.has_wgmma() && layer.down.all.has_wgmma());
         let by_shape = options.fitted_experts && options.tile_rows == TileRows::ByShape;
-        native.fitted_experts = wgmma_experts && by_shape && entries::fitted_experts(config, &model);
-        backend.prepare_kernels(&entries::needed(config, &model, &options, native))?;
+        let fitted_experts = wgmma_experts && by_shape && entries::covers_fitted(config, &model);
+        backend.prepare_kernels(&entries::needed(config, &model, &options, native, fitted_experts))?;
         Ok(GpuDevice {
             config: config.clone(),
             capacity,
             options,
             native,
             wgmma_experts,
+            fitted_experts,
             backend: RefCell::new(backend),
             model,
             arena,

@@ -64,7 +64,7 @@ pub(crate) fn check_formats(model: &Model) -> Result<(), ModelError> {
 }
 
 /// Whether the fitted kernels cover the experts and the shared one, given that the wgmma kernels cover the experts.
-pub(crate) fn fitted_experts(config: &ModelConfig, model: &Model) -> bool {
+pub(crate) fn covers_fitted(config: &ModelConfig, model: &Model) -> bool {
     let shared = |layer: &Layer| [layer.shared_gate, layer.shared_up, layer.shared_down].iter().all(GpuMatrix::has_wgmma);
     fitted_covers(config.hidden, [config.expert_width, config.shared_width]) && model.layers.iter().all(shared)
 }
@@ -76,7 +76,7 @@ pub(crate) fn largest_matrix(model: &Model) -> usize {
 }
 
 /// Every entry that some pass of this model may launch.
-pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, native: Native) -> Vec<&'static str> {
+pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, native: Native, fitted_experts: bool) -> Vec<&'static str> {
     let mut names = vec!["norm", "moe_top_k", "moe_count", "moe_place", "moe_combine", "select_largest", "select_token"];
     names.extend(["embed", "embed_chain"].map(|stem| entry(stem, model.embedding.bits.suffix())));
     let mut entries = BTreeSet::new();
@@ -106,10 +106,14 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         entries.extend(["experts_down_mma", "experts_down_mma_chain", "experts_down_mma_routes"]);
     }
     if native.wgmma {
-        let stems = ["project_wgmma", "output_wgmma", "experts_gate_up_wgmma", "experts_down_wgmma"];
-        entries.extend(stems.into_iter().flat_map(|stem| [16, 32, 64, 128].map(|rows| entry(stem, rows))));
-        entries.extend(["project_wgmma_wide", "output_wgmma_wide"]);
-        entries.extend(["experts_gate_up_fitted", "experts_down_fitted", "project_bytes"]);
+        let by_rows = |stem| [16, 32, 64, 128].map(|rows| entry(stem, rows));
+        entries.extend(["project_wgmma", "output_wgmma"].into_iter().flat_map(by_rows));
+        entries.extend(["project_wgmma_wide", "output_wgmma_wide", "project_bytes"]);
+        // Either takes long to compile, and experts go through one of them.
+        match fitted_experts {
+            true => entries.extend(["experts_gate_up_fitted", "experts_down_fitted"]),
+            false => entries.extend(["experts_gate_up_wgmma", "experts_down_wgmma"].into_iter().flat_map(by_rows)),
+        }
     }
     if !options.fused_dequantise {
         entries.extend(["dequantise_q4", "dequantise_q8"]);
@@ -127,13 +131,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         }
     }
     if config.layers_of(LayerKind::Attention) > 0 {
-        names.extend(["attn_prepare", "attn_combine", entry("attn_flash", config.head_dim)]);
-        if native.attention_many {
-            names.push(entry("attn_flash_mma", config.head_dim));
-        }
-        if native.attention_wgmma {
-            names.push(entry("attn_flash_wgmma", config.head_dim));
-        }
+        names.extend(["attn_prepare", "attn_combine", entry(native.flash_stem(), config.head_dim)]);
         if native.attention_few {
             names.push(entry("attn_decode_mma", config.head_dim));
         }

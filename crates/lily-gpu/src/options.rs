@@ -76,8 +76,6 @@ pub(crate) struct Native {
     pub attention_few: bool,
     /// The DeltaNet state through many tokens.
     pub scan_mma: bool,
-    /// The experts' products of many rows, in tiles as wide as they have rows: if the model's widths allow, too.
-    pub fitted_experts: bool,
     /// Of the device: see [`Backend::multiprocessors`].
     pub multiprocessors: usize,
 }
@@ -94,8 +92,16 @@ impl Native {
             // It packs heads and shares reads: without either technique there is only the portable kernel.
             attention_few: attention && options.coalesced_kv && options.packed_heads,
             scan_mma: options.delta_scan == DeltaScan::Chunked && backend.has_mma(),
-            fitted_experts: false,
             multiprocessors: backend.multiprocessors(),
+        }
+    }
+
+    /// The kernel of attention of many rows.
+    pub fn flash_stem(&self) -> &'static str {
+        match (self.attention_wgmma, self.attention_many) {
+            (true, _) => "attn_flash_wgmma",
+            (false, true) => "attn_flash_mma",
+            (false, false) => "attn_flash",
         }
     }
 }

@@ -320,14 +320,13 @@ pub struct ScanBlock {
     pub factors: usize,
     /// Values of a threadgroup.
     pub columns: usize,
-    pub stem: &'static str,
 }
 
 impl ScanBlock {
     /// Of `delta_scan_mma` if `chunked`, else of `delta_scan_blocked`.
     pub fn new(chunked: bool) -> Self {
-        let (tokens, factors, stem) = if chunked { (32, 2144, "delta_scan_mma") } else { (4, 32, "delta_scan_blocked") };
-        ScanBlock { tokens, factors, columns: 32, stem }
+        let (tokens, factors) = if chunked { (32, 2144) } else { (4, 32) };
+        ScanBlock { tokens, factors, columns: 32 }
     }
 }
 

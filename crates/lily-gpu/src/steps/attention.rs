@@ -98,7 +98,7 @@ impl<B: Backend> GpuDevice<B> {
     fn flash_attention(&mut self, layer: u32, projected: &GpuBuffer, mixed: &GpuBuffer) {
         let config = &self.config;
         AttnFlash {
-            entry: self.flash_entry(),
+            entry: entry(self.native.flash_stem(), config.head_dim),
             projected: projected.view,
             tiles: self.pass().tiles,
             pages: self.pass().pages,
@@ -115,15 +115,6 @@ impl<B: Backend> GpuDevice<B> {
             threads: 256,
         }
         .launch("attn_mix", &mut self.list);
-    }
-
-    fn flash_entry(&self) -> &'static str {
-        let stem = match (self.native.attention_wgmma, self.native.attention_many) {
-            (true, _) => "attn_flash_wgmma",
-            (false, true) => "attn_flash_mma",
-            (false, false) => "attn_flash",
-        };
-        entry(stem, self.config.head_dim)
     }
 
     /// Query rows of a tile of attention over many rows.

@@ -134,9 +134,10 @@ impl<B: Backend> GpuDevice<B> {
             }
             .launch(stage, &mut self.list),
             Scan::Blocked | Scan::Chunked => {
-                let ScanBlock { tokens, columns, stem, .. } = ScanBlock::new(chunked);
+                let stems = if chunked { ["delta_factors_mma", "delta_scan_mma"] } else { ["delta_factors", "delta_scan_blocked"] };
+                let ScanBlock { tokens, columns, .. } = ScanBlock::new(chunked);
                 DeltaFactors {
-                    entry: entry(if chunked { "delta_factors_mma" } else { "delta_factors" }, config.dim_k),
+                    entry: entry(stems[0], config.dim_k),
                     inputs: arena.inputs,
                     gates: arena.gates,
                     spans: pass.spans,
@@ -147,7 +148,7 @@ impl<B: Backend> GpuDevice<B> {
                 }
                 .launch(stage, &mut self.list);
                 DeltaScanBlocked {
-                    entry: entry(stem, config.dim_k),
+                    entry: entry(stems[1], config.dim_k),
                     inputs: arena.inputs,
                     factors: arena.factors,
                     spans: pass.spans,

@@ -221,7 +221,7 @@ impl<B: Backend> GpuDevice<B> {
         let stage = "moe_gate_up";
         let gate = GpuExperts { all: self.expand(stage, gate.all, 0), ..gate };
         let up = GpuExperts { all: self.expand(stage, up.all, 1), ..up };
-        let fitted = self.native.fitted_experts;
+        let fitted = self.fitted_experts;
         let grouped = if fitted { self.fitted_gate(grouped, gate.rows) } else { grouped };
         let (arena, rows) = (&self.arena, grouped.tile_rows);
         let (entry, columns, threads) = if fitted {
@@ -299,7 +299,7 @@ impl<B: Backend> GpuDevice<B> {
 
     /// Outputs of a threadgroup of the fitted kernel of down projections of `width` inputs, if it is to be used.
     fn fitted_down(&self, grouped: Grouped, width: usize) -> (Grouped, Option<usize>) {
-        if !self.native.fitted_experts {
+        if !self.fitted_experts {
             return (grouped, None);
         }
         let (hidden, room) = (self.config.hidden, self.native.multiprocessors);

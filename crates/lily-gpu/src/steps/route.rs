@@ -46,7 +46,7 @@ impl<B: Backend> GpuDevice<B> {
 
     /// Rows of a tile of the grouped products.
     pub(super) fn expert_tile_rows(&self, rows: usize) -> u32 {
-        if self.native.fitted_experts {
+        if self.fitted_experts {
             return fitted_rows(self.config.expert_width) as u32;
         }
         let per_expert = rows * self.config.experts_per_token / self.config.experts;
