@@ -1,6 +1,6 @@
 #include "dialect/metal.h"
 #include "lib/decode.h"
-#include "lib/operand.h"
+#include "lib/halves.h"
 #include "lib/pass.h"
 
 // Attention of a few rows, and what prepares queries, keys and values for any number of them; with many rows see
@@ -269,7 +269,7 @@ constant uint PARTS_MAX = 1024;   // of a context; policy.rs says the same
 constant uint COMBINE_THREADS = 512;
 constant uint COMBINE_VALUES = 32;   // of a head that a threadgroup makes
 
-struct CombinePartsArgs { uint heads_q, head_dim, splits, block_tokens, stride, mixed_stride; };
+struct CombinePartsArgs { uint heads_q, head_dim, splits, block_tokens, stride, mixed_stride, halves; };   // halves: see lib/halves.h
 
 // attn_combine: the parts of a row's context together, times the gate.
 // Math     mixed = sum_p exp(top_p - top) part_p / sum_p exp(top_p - top) sum_p * sigmoid(gate)
@@ -321,6 +321,8 @@ kernel void attn_combine(device const float *parts [[buffer(0)]], device const f
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (thread_at < count) {
     for (uint g = 1; g < sharers; ++g) value += values[g * count + thread_at];
-    mixed[row * args.mixed_stride + head * dim + i] = value / (1.0f + exp(-gate));
+    value = value / (1.0f + exp(-gate));
+    mixed[row * args.mixed_stride + head * dim + i] = value;
+    if (args.halves > 0) halves_store<4>(mixed + args.halves + row * args.heads_q * dim, head * dim + i, value);
   }
 }

@@ -1,6 +1,6 @@
 #include "dialect/metal.h"
 #include "lib/delta.h"
-#include "lib/operand.h"
+#include "lib/halves.h"
 
 // The Gated DeltaNet mixer of one row a sequence; with more rows see delta_scan.metal.
 
@@ -141,9 +141,11 @@ kernel void delta_step(device const float *projected [[buffer(0)]], device const
   if (TILES > 1 && thread_at == 0) head_squares[(row * args.heads_v + head) * TILES + group.x] = square;
   float scale = TILES > 1 ? 1.0f : rsqrt(square / float(args.dim_v) + args.eps);
   // There are at least as many threads as values.
-  if (thread_at < columns)
-    store_operand(mixed, row * args.mixed_stride + value0 + thread_at,
-                  reads[thread_at] * scale * gains[thread_at] * z / (1.0f + exp(-z)), args.narrow);
+  if (thread_at < columns) {
+    float value = reads[thread_at] * scale * gains[thread_at] * z / (1.0f + exp(-z));
+    store_operand(mixed, row * args.mixed_stride + value0 + thread_at, value, args.narrow);
+    if (args.halves > 0) halves_store<4>(mixed + args.halves + row * args.heads_v * args.dim_v, value0 + thread_at, value);
+  }
 }
 LY_KERNEL(delta_step_32, delta_step<32, 1>)
 LY_KERNEL(delta_step_64, delta_step<64, 1>)

@@ -1,7 +1,8 @@
 #include "dialect/metal.h"
+#include "lib/halves.h"
 #include "lib/quantised.h"
 
-struct EmbedArgs { uint hidden, group_shift; };
+struct EmbedArgs { uint hidden, group_shift, halves; };   // halves: see lib/halves.h
 
 // embed: a row of the residual stream from the token's row of the embedding.
 // Math     residual = W[token]
@@ -31,7 +32,9 @@ kernel void embed(device const uint *codes [[buffer(0)]], device const bfloat *s
     for (uint i = 0; i < 8; ++i) residual[at + i] = value[i];
     if (CHAIN) {
       for (uint i = 0; i < 8; ++i) {
-        next[at + i] = value[i] * gain[unit * 8 + i];
+        float input = value[i] * gain[unit * 8 + i];
+        next[at + i] = input;
+        halves_store_both(next, args.halves, row, args.hidden, unit * 8 + i, input);
         sum += value[i] * value[i];
       }
     }

@@ -11,10 +11,10 @@ constant uint GATE_TILES = 2;   // of a simdgroup of experts_gate_up_mma; policy
 
 // experts_gate_up_mma: experts_gate_up on tensor cores.
 // Math     hidden[choice] = silu(gate_e x) * (up_e x)
-// Layout   as experts_gate_up.
+// Layout   as experts_gate_up, but x in halves, and hidden in halves of four bits too, see lib/halves.h.
 // Work     a simdgroup makes GATE_TILES times eight values of a choice: gate rows above, up rows below, of one span, see
-//          cuda/span.h. With ROUTES the first simdgroup finds the row's top-k, in every threadgroup, while the others stage
-//          the activations; a threadgroup of the shared expert does so too, and writes the routes. The launch behind is let
+//          cuda/span.h. With ROUTES the first simdgroup finds the row's top-k, in every threadgroup; a threadgroup of the shared
+//          expert does so too, and writes the routes. The launch behind is let
 //          in when the experts are known: what it reads of the router is complete then, and its weights come after these.
 //          Grid: (tiles, choices, rows).
 // Numerics as project_mma. Bound by weight bytes.
@@ -34,14 +34,12 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
                                 uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                                 uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                                 uint simdgroups [[simdgroups_per_threadgroup]]) {
-  ly_resident<MMA_SIMDGROUPS * 32, 2>();
-  threadgroup uint4 staged[MMA_STAGED];
-  threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
+  ly_resident<MMA_SIMDGROUPS * 32, 1>();
   threadgroup float partial[MMA_SIMDGROUPS * GATE_TILES * 16];
   threadgroup uint chosen[1];
   uint spans = args.cols / span_inputs<4>(), values = simdgroups / spans * GATE_TILES * 8;
   uint span = simdgroup_at % spans, tile = simdgroup_at / spans * GATE_TILES;
-  uint choice = group.y, row = group.z, k = args.per_token, threads = simdgroups * 32;
+  uint choice = group.y, row = group.z, k = args.per_token;
   bool routed = choice < k;
   uint width = routed ? args.width : args.shared_width, first = group.x * values;
   uint weight_row = first + tile * 8 + lane / 4;
@@ -54,18 +52,18 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
     }
   }
   ly_wait_previous(x, sums, logits);
-  device const float *from = x + row * args.cols;
+  SpanInputs<4> in;
+  span_inputs_load(in, x + row * args.cols, span, lane);
+  ChainParts chain = chain_load(sums, row, args.parts, lane);
   device const float *row_logits = logits + row * (args.experts + 1);
   device uint *route = routes + row * (2 * k + 1);
   // The shared expert waits for nobody's choice: its first threadgroup has the time to write the routes.
   bool writes = ROUTES && choice == k && group.x == 0;
-  uint id = 0, finders = routed || writes ? 32 : 0;
-  if (thread_at >= finders) {
-    row_stage<4>(staged, group_sums, from, args.cols, thread_at - finders, threads - finders, lane);
-  } else if (ROUTES) {
+  uint id = 0;
+  if (ROUTES && simdgroup_at == 0 && (routed || writes)) {
     id = top_k_ids(row_logits, args.experts, k, lane);
     if (lane == choice) chosen[0] = id;
-  } else if (lane == 0) {
+  } else if (!ROUTES && routed && thread_at == 0) {
     chosen[0] = route[choice];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -78,7 +76,8 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
       span_load(w[n], 1, up_codes, up_scales, up_biases, up_row + at, span, args.cols, lane);
     }
   }
-  ChainParts chain = chain_load(sums, row, args.parts, lane);
+  // While the weights are on their way.
+  float factor = chain_scale(chain, sums, row, args.parts, args.cols, args.eps, lane);
   if (writes && simdgroup_at == 0) {
     float weight = top_k_weight(row_logits, id, k, lane);
     if (lane < k) {
@@ -88,15 +87,17 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
     if (lane == 0) route[2 * k] = as_type<uint>(1.0f / (1.0f + exp(-row_logits[args.experts])));
   }
   float2 products[GATE_TILES];
-  span_products<4, GATE_TILES>(products, w, staged, group_sums, span, lane);
+  span_products<4, GATE_TILES>(products, w, in, lane);
   partial_store<GATE_TILES>(partial, products, simdgroup_at, lane);
-  float factor = chain_scale(chain, sums, row, args.parts, args.cols, args.eps, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (thread_at < values && first + thread_at < width) {
     float gate = partial_add<GATE_TILES>(0.0f, partial, thread_at / 8, spans, thread_at % 8) * factor;
     float up = partial_add<GATE_TILES>(0.0f, partial, thread_at / 8, spans, thread_at % 8 + 8);
-    hidden[row * (k * args.width + args.shared_width) + choice * args.width + first + thread_at] =
-        gate / (1.0f + exp(-gate)) * up * factor;
+    float value = gate / (1.0f + exp(-gate)) * up * factor;
+    uint at = choice * args.width + first + thread_at;
+    device float *to = hidden + row * (k * args.width + args.shared_width);
+    to[at] = value;
+    halves_store<4>(to + args.halves, at, value);
   }
 }
 LY_KERNEL(experts_gate_up_mma, experts_gate_up_mma<false>)
@@ -105,13 +106,14 @@ LY_KERNEL(experts_gate_up_mma_routes, experts_gate_up_mma<true>)
 struct DownMmaArgs {
   uint per_token, experts, hidden, width, shared_width;
   uint stride, first;   // expert e is rows first + e * stride ..
+  uint halves;          // see lib/halves.h
 };
 
 constant uint DOWN_SPANS_MAX = 14;   // simdgroups of experts_down_mma
 
 // experts_down_mma: experts_down on tensor cores.
 // Math     residual += sum over choices of weight * (down_e hidden_choice) + gate * (down_shared hidden_shared)
-// Layout   as experts_down.
+// Layout   as experts_down, but x in halves, see lib/halves.h.
 // Work     a simdgroup makes sixteen values of one span of one choice. ROUTES: it finds the experts itself from the
 //          router's logits, before the launch before has ended (that one lets this one in only when the router is done), so
 //          that all weights are on their way when the activations come. Grid: (tiles, rows); a simdgroup a span.
@@ -127,8 +129,6 @@ kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device cons
                              uint3 group [[threadgroup_position_in_grid]], uint3 grid [[threadgroups_per_grid]],
                              uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                              uint simdgroup_at [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
-  threadgroup uint4 staged[DOWN_SPANS_MAX * 144];
-  threadgroup float group_sums[DOWN_SPANS_MAX * 8];
   threadgroup float partial[DOWN_SPANS_MAX * 16];
   threadgroup uint ids[32];
   threadgroup float weights[33];
@@ -168,15 +168,16 @@ kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device cons
     if (lane < k) weights[lane] = weight;
     if (lane == 0) weights[k] = shared;
   }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   if (ROUTES) {
     ly_wait_previous(x);
   }
   uint at = row * args.hidden + first + thread_at;
   float before = mine ? residual[at] : 0.0f;
-  row_stage<4>(staged, group_sums, x + row * inputs, inputs, thread_at, simdgroups * 32, lane);
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  SpanInputs<4> in;
+  span_inputs_load(in, x + row * inputs, simdgroup_at, lane);
   float2 product[1];
-  span_products<4, 1>(product, w, staged, group_sums, simdgroup_at, lane);
+  span_products<4, 1>(product, w, in, lane);
   product[0] *= weights[choice];
   partial_store<1>(partial, product, simdgroup_at, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -185,7 +186,10 @@ kernel void experts_down_mma(device const uint *codes [[buffer(0)]], device cons
     if (mine) {
       value = partial_add<1>(value, partial, 0, simdgroups, thread_at);
       residual[at] = value;
-      if (CHAIN) next[at] = value * gain_here;
+      if (CHAIN) {
+        next[at] = value * gain_here;
+        halves_store_both(next, args.halves, row, args.hidden, first + thread_at, value * gain_here);
+      }
     }
     float square = simd_sum(mine ? value * value : 0.0f);
     if (CHAIN && lane == 0) sums[row * grid.x + group.x] = square;

@@ -2,27 +2,10 @@
 #include "cuda/span.h"
 #include "lib/output.h"
 
-// row_stage for heads whose norm's factor is still to come, see lib/output.h.
-inline void heads_stage(threadgroup uint4 *staged, threadgroup float *sums, device const float *x, device const float *squares,
-                        constant OutputArgs &args, uint thread_at, uint lane) {
-  uint first_at = thread_at * 8, second_at = MMA_INPUTS / 2 + first_at, last = args.cols - 8;
-  Inputs first = inputs_load(x, min(first_at, last)), second = inputs_load(x, min(second_at, last));
-  // The compiler would let the inputs wait until their factors are there; over a barrier loads do not sink.
-  simdgroup_barrier(mem_flags::mem_none);
-  float first_factor = head_factor(squares, min(first_at, last), args);
-  float second_factor = head_factor(squares, min(second_at, last), args);
-  first.low *= first_factor;
-  first.high *= first_factor;
-  second.low *= second_factor;
-  second.high *= second_factor;
-  inputs_stage<4>(staged, sums, first, first_at, first_at < args.cols, lane);
-  inputs_stage<4>(staged, sums, second, second_at, second_at < args.cols, lane);
-}
-
 // output_mma: output of one row on tensor cores, 4 bits in groups of 64, rows of whole spans; for more see output_mma_rows.
 // Math     residual += W x
-// Layout   as output.
-// Work     as project_mma; CHAIN as in output. Grid: (output tiles).
+// Layout   as output, but x in halves, see lib/halves.h.
+// Work     as project_mma; CHAIN as in output, where a head has whole groups. Grid: (output tiles).
 // Numerics as project_mma. Bound by weight bytes.
 template <bool CHAIN>
 kernel void output_mma(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
@@ -32,8 +15,6 @@ kernel void output_mma(device const uint *codes [[buffer(0)]], device const bflo
                        constant OutputArgs &args [[buffer(9)]], uint3 group [[threadgroup_position_in_grid]],
                        uint thread_at [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                        uint simdgroup_at [[simdgroup_index_in_threadgroup]]) {
-  threadgroup uint4 staged[MMA_STAGED];
-  threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
   threadgroup float partial[MMA_SIMDGROUPS * 16];
   threadgroup float squares[MMA_SIMDGROUPS];
   uint spans = args.cols / span_inputs<4>(), tiles = MMA_SIMDGROUPS / spans, outputs = tiles * 16;
@@ -49,20 +30,22 @@ kernel void output_mma(device const uint *codes [[buffer(0)]], device const bflo
   ly_wait_previous(x, head_squares);
   uint at = first + thread_at;
   float value = mine ? residual[at] : 0.0f;
-  if (CHAIN && args.head_shift > 0) {
-    heads_stage(staged, group_sums, x, head_squares, args, thread_at, lane);
-  } else {
-    row_stage<4>(staged, group_sums, x, args.cols, thread_at, MMA_SIMDGROUPS * 32, lane);
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  SpanInputs<4> in;
+  span_inputs_load(in, x, span, lane);
+  if (CHAIN && args.head_shift > 0)
+    for (uint set = 0; set < 2; ++set)
+      in.factors[set] = head_factor(head_squares, (span * 8 + group_of(set, lane % 4)) * MMA_GROUP, args);
   float2 product[1];
-  span_products<4, 1>(product, w, staged, group_sums, span, lane);
+  span_products<4, 1>(product, w, in, lane);
   partial_store<1>(partial, product, simdgroup_at, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (mine) {
     value = partial_add<1>(value, partial, thread_at / 16, spans, thread_at % 16);
     residual[at] = value;
-    if (CHAIN) next[at] = value * gain_here;
+    if (CHAIN) {
+      next[at] = value * gain_here;
+      halves_store_both(next, args.halves, 0, args.rows, at, value * gain_here);
+    }
   }
   if (CHAIN) {
     float square = simd_sum(mine ? value * value : 0.0f);

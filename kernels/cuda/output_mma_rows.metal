@@ -81,7 +81,10 @@ kernel void output_mma_rows(device const uint *codes [[buffer(0)]], device const
       if (mine < rows && at < end) {
         float value = rows_add<ROWS>(before[i], partial, at / 16, spans, mine, at % 16);
         residual[from + at] = value;
-        if (CHAIN) next[from + at] = value * gains[i];
+        if (CHAIN) {
+          next[from + at] = value * gains[i];
+          halves_store_both(next, args.halves, row + mine, args.rows, first + at, value * gains[i]);
+        }
         square += value * value;
       }
     }

@@ -5,7 +5,7 @@
 
 // project_mma: project on tensor cores, for groups of 64 and rows of whole spans.
 // Math     out[r] = [W0 | W1 | W2 | W3] x[r], times the norm's factor of row r
-// Layout   as project.
+// Layout   as project, but x in halves, see lib/halves.h.
 // Work     a simdgroup makes TILES times sixteen outputs of one span of the inputs, see cuda/span.h; those that share outputs
 //          add up through threadgroup memory. All weights are on their way before the launch before has ended, and stay in
 //          registers for all rows of x. Few simdgroups with many registers: what a launch leaves of them is room for the
@@ -24,8 +24,6 @@ kernel void project_mma(device const uint *codes0 [[buffer(0)]], device const bf
                         uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
                         uint simdgroups [[simdgroups_per_threadgroup]]) {
   ly_resident<MMA_SIMDGROUPS * 32, 2>();
-  threadgroup uint4 staged[MMA_STAGED];
-  threadgroup float group_sums[MMA_INPUTS / MMA_GROUP];
   threadgroup float partial[MMA_SIMDGROUPS * TILES * 16];
   uint spans = args.cols / span_inputs<BITS>(), outputs = simdgroups / spans * TILES * 16;
   uint span = simdgroup_at % spans, tile = simdgroup_at / spans * TILES;
@@ -45,10 +43,11 @@ kernel void project_mma(device const uint *codes0 [[buffer(0)]], device const bf
   ly_wait_previous(x, sums);
   for (uint row = 0; row < args.batch; ++row) {
     ChainParts chain = chain_load(sums, row, args.parts, lane);
-    row_stage<BITS>(staged, group_sums, x + row * args.x_stride, args.cols, thread_at, simdgroups * 32, lane);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    SpanInputs<BITS> in;
+    span_inputs_load(in, x + row * args.cols, span, lane);
     float2 products[TILES];
-    span_products<BITS, TILES>(products, w, staged, group_sums, span, lane);
+    span_products<BITS, TILES>(products, w, in, lane);
+    if (row > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
     partial_store<TILES>(partial, products, simdgroup_at, lane);
     float factor = chain_scale(chain, sums, row, args.parts, args.cols, args.eps, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);

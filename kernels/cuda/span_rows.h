@@ -7,6 +7,7 @@
 #pragma once
 #include "cuda/span.h"
 
+constant uint MMA_INPUTS = 4096;    // of a row of activations that is staged, at most
 constant uint ROWS_INPUTS = 2048;   // of a row of activations in project_mma_rows, at most; policy.rs says the same
 
 // Groups of a span, products of a group.
@@ -43,6 +44,53 @@ inline void rows_load(thread RowsWeights<BITS> &w, uint half_at, device const ui
   uint first = (row * cols + span * span_inputs<BITS>()) / MMA_GROUP + lane * 2 % span_groups<BITS>();
   w.scales[half_at] = ly_load_now((device const uint *)(scales + first));
   w.biases[half_at] = ly_load_now((device const uint *)(biases + first));
+}
+
+// Eight consecutive activations on their way.
+struct Inputs {
+  float4 low;
+  float4 high;
+};
+
+inline Inputs inputs_load(device const float *x, uint at) {
+  Inputs in;
+  in.low = *(device const float4 *)(x + at);
+  in.high = *(device const float4 *)(x + at + 4);
+  return in;
+}
+
+// Two activations as halves: x what they are, y what that misses.
+inline uint2 split_pair(float first, float second) {
+  uint high = narrowed_pair(first, second);
+  return uint2(high, narrowed_pair((first - half_of(high, 0)) * 2048.0f, (second - half_of(high, 1)) * 2048.0f));
+}
+
+// The operand of one product for one lane: activations of two masks, four in all; whole and rest stand side by side.
+inline void stage_step(threadgroup uint4 *to, float a, float b, float c, float d) {
+  uint2 first = split_pair(a, b), second = split_pair(c, d);
+  *to = uint4(first.x, second.x, first.y, second.y);
+}
+
+// Eight inputs, times 2^-8, as the operands of two products, `next` apart. A code that its mask leaves 2^s too large gets an
+// activation 2^-s as large.
+template <uint BITS>
+inline void steps_stage(threadgroup uint4 *to, uint next, float4 low, float4 high) {
+  if (BITS == 4) {
+    stage_step(to, low.x, high.x, low.y * 0.0625f, high.y * 0.0625f);
+    stage_step(to + next, low.z, high.z, low.w * 0.0625f, high.w * 0.0625f);
+  } else {
+    stage_step(to, low.x, low.z, low.y, low.w);
+    stage_step(to + next, high.x, high.z, high.y, high.w);
+  }
+}
+
+// The sum of a group whose inputs eight neighbouring lanes have; every lane of the simdgroup comes here.
+inline float group_sum(Inputs in) {
+  float sum = ((in.low.x + in.low.y) + (in.low.z + in.low.w)) + ((in.high.x + in.high.y) + (in.high.z + in.high.w));
+  sum += simd_shuffle_xor(sum, 1);
+  sum += simd_shuffle_xor(sum, 2);
+  sum += simd_shuffle_xor(sum, 4);
+  return sum;
 }
 
 // Eight inputs of one of ROWS rows, where rows_product looks for them, and with the lanes beside it the sum of their group.

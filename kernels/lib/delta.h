@@ -11,6 +11,7 @@ struct DeltaArgs {
   uint narrow;   // how mixed is stored, see lib/operand.h
   uint row_count;
   float eps;
+  uint halves;   // of mixed, see lib/halves.h
 };
 
 // beta: how much of the new value is written.

@@ -7,4 +7,5 @@ struct ExpertArgs {
   uint gate_stride, gate_first, up_stride, up_first;   // expert e is rows first + e * stride ..
   uint parts;                                   // see lib/chain.h
   float eps;
+  uint halves;                                  // of what is made, see lib/halves.h
 };

@@ -6,6 +6,7 @@ struct OutputArgs {
   uint head_shift;   // heads of 2^head_shift values lack their norm's factor, eight values at least; 0: x is complete
   float head_share;   // 1 / values of a head
   float eps;
+  uint halves;   // of the next kernel's inputs, see lib/halves.h
 };
 
 // As in lib/chain.h, head by head: delta_step's tiles leave each head without its norm's factor, and head_squares, the

@@ -26,6 +26,8 @@ pub(crate) struct Arena {
     pub turns: View,
     /// Sums of squares of few rows, see `kernels/lib/chain.h`.
     pub sums: View,
+    /// Inputs in halves, where who made them has not written that: `[few rows, inputs]`, see `kernels/lib/halves.h`.
+    pub halves: View,
     /// Router and shared gate logits, `[rows, experts + 1]` f32.
     pub route_logits: View,
     /// What the DeltaNet scan reads, `[rows, conv_dim]` f32 or two halfs; its gates, `[rows, heads_v]`; its result, `[rows, v_width]` f32.
@@ -93,6 +95,8 @@ impl Arena {
         let few_pass = PassBuffer::new(backend, room(few))?;
         let many_pass = PassBuffer::new(backend, room(rows))?;
         let scan = ScanBlock::new(native.scan_mma);
+        let choices = config.experts_per_token * config.expert_width + config.shared_width;
+        let inputs = config.hidden.max(config.v_width()).max(config.q_width()).max(choices);
         let mut views = |bytes: usize, what: &str| backend.allocate_view(bytes.max(16), what);
         let arena = Arena {
             ring: views(state.ring * slots, "convolution rows")?,
@@ -101,6 +105,7 @@ impl Arena {
             page_turns: views(8 * (config.rotary_dim / 2) * (table + 1), "rotations of pages")?,
             turns: views(8 * (config.rotary_dim / 2) * PAGE_TOKENS, "rotations")?,
             sums: views(4 * few * config.hidden.div_ceil(OUTPUT_THREADS as usize / 32), "sums of squares")?,
+            halves: views(4 * few * inputs, "inputs in halves")?,
             route_logits: views(4 * rows * (config.experts + 1), "router logits")?,
             inputs: views(4 * rows * config.conv_dim(), "inputs of the scan")?,
             gates: views(8 * rows * config.heads_v, "gates of the scan")?,

@@ -42,6 +42,8 @@ pub struct GpuDevice<B: Backend> {
     pub(crate) chained: Option<(Chained, usize)>,
     /// The mixer's results, while their heads lack the factor of their norm: what it is made of is in `arena.head_squares`.
     pub(crate) unscaled: Option<GpuBuffer>,
+    /// The buffer whose rows are there in halves too, see `kernels/lib/halves.h`.
+    pub(crate) halved: Option<View>,
     recorded: HashMap<Shape, Prepared>,
     recorded_choices: HashMap<SelectShape, Prepared>,
     tickets: Tickets,
@@ -109,6 +111,7 @@ impl<B: Backend> GpuDevice<B> {
             normed: None,
             chained: None,
             unscaled: None,
+            halved: None,
             recorded: HashMap::new(),
             recorded_choices: HashMap::new(),
             tickets: Tickets::default(),
@@ -148,6 +151,7 @@ impl<B: Backend> GpuDevice<B> {
         self.list.clear();
         self.chained = None;
         self.unscaled = None;
+        self.halved = None;
         self.stepwise = false;
         self.logits.take();
         self.replays = match self.profile {

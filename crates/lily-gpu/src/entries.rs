@@ -101,7 +101,7 @@ pub(crate) fn needed(config: &ModelConfig, model: &Model, options: &GpuOptions, 
         }
     }
     if native.mma {
-        entries.extend(["output_mma", "output_mma_chain", "output_mma_rows", "output_mma_rows_chain"]);
+        entries.extend(["halve_q4", "halve_q8", "output_mma", "output_mma_chain", "output_mma_rows", "output_mma_rows_chain"]);
         entries.extend(["experts_gate_up_mma", "experts_gate_up_mma_routes"]);
         entries.extend(["experts_down_mma", "experts_down_mma_chain", "experts_down_mma_routes"]);
     }

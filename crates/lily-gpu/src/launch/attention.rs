@@ -14,7 +14,7 @@ launcher!(AttnDecode = "attn_decode" | "attn_decode_mma" [Read projected, Read r
 });
 
 launcher!(AttnCombine = "attn_combine" [Read parts, Read projected, Read rows, Write mixed] {
-    heads_q: u32, head_dim: u32, splits: u32, block_tokens: u32, stride: u32, mixed_stride: u32,
+    heads_q: u32, head_dim: u32, splits: u32, block_tokens: u32, stride: u32, mixed_stride: u32, halves: u32,
 });
 
 launcher!(AttnFlash = "attn_flash" | "attn_flash_mma" | "attn_flash_wgmma" [Read projected, Read tiles, Read pages, Read kv, Write mixed] {

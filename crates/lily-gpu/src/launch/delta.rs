@@ -6,7 +6,7 @@ arguments!(
     /// Of all kernels of the mixer; see `kernels/lib/delta.h`.
     DeltaArgs {
         layer: u32, layers: u32, heads_k: u32, heads_v: u32, dim_k: u32, dim_v: u32, conv_width: u32, stride: u32, mixed_stride: u32,
-        narrow: u32, row_count: u32, eps: f32,
+        narrow: u32, row_count: u32, eps: f32, halves: u32,
     }
 );
 

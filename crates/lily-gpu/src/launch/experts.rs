@@ -17,7 +17,7 @@ launcher!(ExpertsGateUp = "experts_gate_up" | "experts_gate_up_mma" [
     Read sums, Read logits, Write routes, Write hidden,
 ] {
     cols: u32, group_shift: u32, per_token: u32, experts: u32, width: u32, shared_width: u32, gate_stride: u32, gate_first: u32,
-    up_stride: u32, up_first: u32, parts: u32, eps: f32,
+    up_stride: u32, up_first: u32, parts: u32, eps: f32, halves: u32,
 });
 
 launcher!(ExpertsDown = "experts_down" [
@@ -31,7 +31,7 @@ launcher!(ExpertsDownMma = "experts_down_mma" [
     Read codes, Read scales, Read biases, Read shared_codes, Read shared_scales, Read shared_biases, Read x, Read routes, Read logits,
     Read gain, Write residual, Write next, Write sums,
 ] {
-    per_token: u32, experts: u32, hidden: u32, width: u32, shared_width: u32, stride: u32, first: u32,
+    per_token: u32, experts: u32, hidden: u32, width: u32, shared_width: u32, stride: u32, first: u32, halves: u32,
 });
 
 arguments!(

@@ -15,7 +15,7 @@ pub(crate) use experts::{
     ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine, MoeCount, MoePlace,
     MoeTopK,
 };
-pub(crate) use rows::{Dequantise, Embed, Norm, Output, Project, ProjectMatmul};
+pub(crate) use rows::{Dequantise, Embed, Halve, Norm, Output, Project, ProjectMatmul};
 pub(crate) use select::{SelectLargest, SelectToken};
 
 use crate::commands::Access;
@@ -36,6 +36,7 @@ pub fn signatures() -> Vec<Signature> {
     vec![
         Embed::SIGNATURE,
         Norm::SIGNATURE,
+        Halve::SIGNATURE,
         Project::SIGNATURE,
         ProjectMatmul::SIGNATURE,
         Output::SIGNATURE,

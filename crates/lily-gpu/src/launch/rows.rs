@@ -1,12 +1,14 @@
-//! `embed.metal`, `norm.metal`, `project.metal`, `project_matmul.metal`, `output.metal`, `dequantise.metal`; of
+//! `embed.metal`, `norm.metal`, `halve.metal`, `project.metal`, `project_matmul.metal`, `output.metal`, `dequantise.metal`; of
 //! `cuda/`: `project_mma.metal`, `project_mma_rows.metal`, `project_wgmma.metal`, `project_wgmma_wide.metal`, `project_bytes.metal`,
 //! `output_mma.metal`, `output_mma_rows.metal`.
 
 use crate::launch::launcher;
 
 launcher!(Embed = "embed" [Read codes, Read scales, Read biases, Read tokens, Read gain, Write residual, Write next, Write sums] {
-    hidden: u32, group_shift: u32,
+    hidden: u32, group_shift: u32, halves: u32,
 });
+
+launcher!(Halve = "halve" [Read x, Write out] { cols: u32, x_stride: u32 });
 
 launcher!(Norm = "norm" [Read x, Read gain, Read map, Write out] { hidden: u32, gathers: u32, narrow: u32, eps: f32 });
 
@@ -28,6 +30,7 @@ launcher!(Output = "output" | "output_mma" | "output_mma_rows" [
     Read codes, Read scales, Read biases, Read x, Read head_squares, Read gain, Write residual, Write next, Write sums,
 ] {
     cols: u32, group_shift: u32, batch: u32, x_stride: u32, rows: u32, head_shift: u32, head_share: f32, eps: f32,
+    halves: u32,
 });
 
 launcher!(Dequantise = "dequantise" [Read codes, Read scales, Read biases, Write out] { cols: u32, group_shift: u32, units: u32 });

@@ -89,13 +89,16 @@ impl<B: Backend> GpuDevice<B> {
             block_tokens: parts.block_tokens,
             stride: projected.width as u32,
             mixed_stride: mixed.width as u32,
+            halves: self.halves_after(mixed.width),
             grid: [config.heads_q, rows, config.head_dim.div_ceil(COMBINE_VALUES)],
             threads: COMBINE_THREADS,
         }
         .launch("attn_mix", &mut self.list);
+        self.halved = Some(mixed.view);
     }
 
     fn flash_attention(&mut self, layer: u32, projected: &GpuBuffer, mixed: &GpuBuffer) {
+        self.halved = None;
         let config = &self.config;
         AttnFlash {
             entry: entry(self.native.flash_stem(), config.head_dim),

@@ -25,6 +25,7 @@ impl<B: Backend> GpuDevice<B> {
             self.step_delta(mixer, rows, projected, mixed, chain);
         } else {
             self.scan_delta(mixer, rows, projected, mixed);
+            self.halved = None;
         }
     }
 
@@ -44,6 +45,7 @@ impl<B: Backend> GpuDevice<B> {
             narrow: self.narrow(),
             row_count: rows as u32,
             eps: config.rms_eps,
+            halves: self.halves_after(mixed.width),
         }
     }
 
@@ -51,6 +53,7 @@ impl<B: Backend> GpuDevice<B> {
     fn step_delta(&mut self, mixer: DeltaMixer, rows: usize, projected: &GpuBuffer, mixed: &GpuBuffer, chain: bool) {
         let tiled = chain && delta_tiles_cover(self.config.dim_v);
         self.unscaled = tiled.then_some(*mixed);
+        self.halved = Some(mixed.view);
         let (stem, tiles, threads) =
             if tiled { ("delta_step_tiled", DELTA_TILES, DELTA_TILE_THREADS) } else { ("delta_step", 1, DELTA_STEP_THREADS) };
         DeltaStep {

@@ -61,9 +61,11 @@ impl<B: Backend> GpuDevice<B> {
     }
 
     fn gate_up_few(&mut self, layer: usize, rows: usize, [x, routes, hidden]: [View; 3]) {
+        let mma = self.mma_gate_spans(layer);
+        let x = if mma.is_some() { self.in_halves("moe_gate_up", rows, x, [self.config.hidden; 2], Bits::Q4) } else { x };
         let (config, weights, fused) = (&self.config, &self.model.layers[layer], self.routes_in_gate_up(rows));
         let (gate, up, shared_gate, shared_up) = (weights.gate, weights.up, weights.shared_gate, weights.shared_up);
-        let (entry, outputs, threads) = match self.mma_gate_spans(layer) {
+        let (entry, outputs, threads) = match mma {
             Some(spans) => {
                 let entry = if fused { "experts_gate_up_mma_routes" } else { "experts_gate_up_mma" };
                 let simdgroups = mma_simdgroups(Bits::Q4, spans);
@@ -106,10 +108,17 @@ impl<B: Backend> GpuDevice<B> {
             up_first: up.first as u32,
             parts: self.chained_parts(),
             eps: config.rms_eps,
+            halves: self.halves_after(self.hidden_width()),
             grid: [config.expert_width.max(config.shared_width).div_ceil(outputs), config.experts_per_token + 1, rows],
             threads,
         }
         .launch("moe_gate_up", &mut self.list);
+        self.halved = mma.map(|_| hidden);
+    }
+
+    /// Values of all choices of a row.
+    fn hidden_width(&self) -> usize {
+        self.config.experts_per_token * self.config.expert_width + self.config.shared_width
     }
 
     fn down_few(&mut self, layer: usize, rows: usize, [routes, hidden, residual]: [View; 3]) {
@@ -150,6 +159,7 @@ impl<B: Backend> GpuDevice<B> {
         }
         .launch("moe_down", &mut self.list);
         self.chained = chain.then_some((next, parts));
+        self.halved = None;
     }
 
     /// Spans of a row of gate and up, if they go through the mma kernel; all four matrices have one format.
@@ -160,12 +170,12 @@ impl<B: Backend> GpuDevice<B> {
 
     /// Spans of all choices of a row, if their down projections go through the mma kernel.
     fn mma_down_spans(&self, layer: usize) -> Option<usize> {
-        let (config, layer) = (&self.config, &self.model.layers[layer]);
+        let layer = &self.model.layers[layer];
         let covered = |matrix: &GpuMatrix| matrix.bits == Bits::Q4 && self.mma_spans(matrix).is_some();
         if !covered(&layer.down.all) || !covered(&layer.shared_down) {
             return None;
         }
-        let spans = (config.experts_per_token * config.expert_width + config.shared_width) / span_inputs(Bits::Q4);
+        let spans = self.hidden_width() / span_inputs(Bits::Q4);
         (spans <= DOWN_SPANS_MAX).then_some(spans)
     }
 
@@ -175,6 +185,7 @@ impl<B: Backend> GpuDevice<B> {
         let chain = self.options.fused_chains;
         let (next, gain) = self.norm_after(layer);
         let early = found_in_gate_up && self.mma_gate_spans(layer).is_some();
+        let hidden = self.in_halves("moe_down", rows, hidden, [self.hidden_width(); 2], Bits::Q4);
         let (config, weights) = (&self.config, &self.model.layers[layer]);
         let (down, shared) = (weights.down, weights.shared_down);
         let parts = config.hidden.div_ceil(16);
@@ -204,11 +215,13 @@ impl<B: Backend> GpuDevice<B> {
             shared_width: config.shared_width as u32,
             stride: down.stride as u32,
             first: down.first as u32,
+            halves: self.halves_after(config.hidden),
             grid: [parts, rows, 1],
             threads: 32 * spans as u32,
         }
         .launch("moe_down", &mut self.list);
         self.chained = chain.then_some((next, parts));
+        self.halved = chain.then_some(self.next());
     }
 
     /// The norm after a layer, and its gain.
@@ -341,7 +354,7 @@ impl<B: Backend> GpuDevice<B> {
             per_token: config.experts_per_token as u32,
             dense: u32::from(grouped.dense),
             width: width as u32,
-            hidden_stride: (config.experts_per_token * config.expert_width + config.shared_width) as u32,
+            hidden_stride: self.hidden_width() as u32,
             choice_stride: config.expert_width as u32,
             gate_stride: experts.stride as u32,
             gate_first: experts.first as u32,

@@ -16,8 +16,8 @@ use crate::backend::Backend;
 use crate::buffer::{GpuBuffer, Kind, floats};
 use crate::commands::View;
 use crate::device::{Chained, GpuDevice};
-use crate::entry::entry;
-use crate::launch::{Embed, Norm};
+use crate::entry::{Bits, entry};
+use crate::launch::{Embed, Halve, Norm};
 use crate::policy::{FEW_ROWS, LAYER_POSITIONS, LAYER_WORK, flash_tokens};
 use multiply::Product;
 
@@ -28,17 +28,20 @@ impl<B: Backend> Steps for GpuDevice<B> {
         let (config, rows) = (&self.config, self.capacity.rows);
         let delta = config.conv_dim() + config.v_width() + 2 * config.heads_v;
         let attention = 2 * config.q_width() + 2 * config.kv_width();
-        let mut buffer = |width: usize, kind: Kind, what: &str| {
-            let view = self.backend.get_mut().allocate_view(rows * width * kind.value_bytes(false), what)?;
+        // Few rows have room behind them for what else they are stored as, see `kernels/lib/halves.h`.
+        let few = FEW_ROWS.min(rows);
+        let mut buffer = |forms: usize, width: usize, kind: Kind, what: &str| {
+            let view = self.backend.get_mut().allocate_view(rows.max(few * forms) * width * kind.value_bytes(false), what)?;
             Ok::<GpuBuffer, ModelError>(GpuBuffer { view, width, kind })
         };
         let activations = Activations {
-            residual: buffer(config.hidden, Kind::F32, "residual")?,
-            normed: buffer(config.hidden, Kind::Operand, "normed")?,
-            projected: buffer(delta.max(attention).next_multiple_of(4), Kind::F32, "projections")?,
-            mixed: buffer(config.v_width().max(config.q_width()), Kind::Operand, "mixer results")?,
-            routes: buffer(2 * config.experts_per_token + 1, Kind::Routes, "routes")?,
+            residual: buffer(1, config.hidden, Kind::F32, "residual")?,
+            normed: buffer(3, config.hidden, Kind::Operand, "normed")?,
+            projected: buffer(1, delta.max(attention).next_multiple_of(4), Kind::F32, "projections")?,
+            mixed: buffer(2, config.v_width().max(config.q_width()), Kind::Operand, "mixer results")?,
+            routes: buffer(1, 2 * config.experts_per_token + 1, Kind::Routes, "routes")?,
             expert_hidden: buffer(
+                2,
                 config.experts_per_token * config.expert_width + config.shared_width,
                 Kind::Operand,
                 "expert activations",
@@ -71,11 +74,13 @@ impl<B: Backend> Steps for GpuDevice<B> {
             sums: self.arena.sums,
             hidden: self.config.hidden as u32,
             group_shift: matrix.group_shift,
+            halves: self.halves_after(self.config.hidden),
             grid: [rows, 1, 1],
             threads: 128,
         }
         .launch("embed", &mut self.list);
         self.chained = chain.then_some((Chained::Mixer(0), 1));
+        self.halved = chain.then_some(self.next());
     }
 
     fn norm(&mut self, site: NormSite, rows: usize, x: &GpuBuffer, out: &mut GpuBuffer) {
@@ -201,6 +206,7 @@ impl<B: Backend> Steps for GpuDevice<B> {
     fn write(&mut self, buffer: &mut GpuBuffer, rows: usize, values: &[f32]) {
         self.chained = None;
         self.unscaled = self.unscaled.filter(|unscaled| unscaled != buffer);
+        self.halved = self.halved.filter(|&halved| halved != buffer.view);
         let narrow = rows_are_narrow(self.staged.rows);
         let bytes = buffer.encode(values, narrow);
         self.backend.get_mut().write(buffer.first(rows, narrow), &bytes);
@@ -264,7 +270,35 @@ impl<B: Backend> GpuDevice<B> {
         self.chained.map_or(0, |(_, parts)| parts as u32)
     }
 
+    /// Values from a buffer of rows of `width` inputs to the same in halves, as kernels take it; 0 where no kernel wants them.
+    fn halves_after(&self, width: usize) -> u32 {
+        let wanted = self.native.mma && self.staged.rows <= FEW_ROWS;
+        if wanted { (FEW_ROWS.min(self.capacity.rows) * width) as u32 } else { 0 }
+    }
+
+    /// `cols` inputs of each row of `x` in halves, for codes of `bits`: as they were made, or made now.
+    fn in_halves(&mut self, stage: &'static str, rows: usize, x: View, [x_stride, cols]: [usize; 2], bits: Bits) -> View {
+        let bytes = 4 * rows * cols;
+        if self.halved == Some(x) {
+            let order = if bits == Bits::Q4 { 1 } else { 2 };
+            return x.part(order * 4 * self.halves_after(x_stride) as usize, bytes);
+        }
+        let out = self.arena.halves.part(0, bytes);
+        Halve {
+            entry: entry("halve", bits.suffix()),
+            x,
+            out,
+            cols: cols as u32,
+            x_stride: x_stride as u32,
+            grid: [cols.div_ceil(256), rows, 1],
+            threads: 256,
+        }
+        .launch(stage, &mut self.list);
+        out
+    }
+
     fn norm_rows(&mut self, x: View, gain: View, map: Option<View>, out: View, rows: usize) {
+        self.halved = self.halved.filter(|&halved| halved != out);
         Norm {
             entry: "norm",
             x,

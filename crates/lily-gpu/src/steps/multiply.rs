@@ -8,8 +8,8 @@ use crate::launch::{Dequantise, Output, Project, ProjectMatmul};
 use crate::matrix::GpuMatrix;
 use crate::options::TileRows;
 use crate::policy::{
-    BYTES_ROWS, FEW_ROWS, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, WG_WIDE_ROWS,
-    bytes_suit, mma_rows, mma_simdgroups, mma_tiles, project_outputs, tile_rows, vector_rows, wgmma_spread, wgmma_wide,
+    BYTES_ROWS, FEW_ROWS, MMA_GROUP, MMA_SIMDGROUPS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS,
+    WG_WIDE_ROWS, bytes_suit, mma_rows, mma_simdgroups, mma_tiles, project_outputs, tile_rows, vector_rows, wgmma_spread, wgmma_wide,
 };
 
 /// Rows of activations and where their product goes.
@@ -62,6 +62,11 @@ impl<B: Backend> GpuDevice<B> {
             }
         };
         let tiles: usize = run.iter().map(|matrix| matrix.rows.div_ceil(outputs)).sum();
+        let x = if entry.starts_with("project_mma_q") {
+            self.in_halves(product.stage, product.rows, product.x, [product.x_stride, m0.cols], m0.bits)
+        } else {
+            product.x
+        };
         Project {
             entry,
             codes0: m0.codes,
@@ -76,7 +81,7 @@ impl<B: Backend> GpuDevice<B> {
             codes3: m3.codes,
             scales3: m3.scales,
             biases3: m3.biases,
-            x: product.x,
+            x,
             sums: self.arena.sums,
             out: product.out,
             cols: m0.cols as u32,
@@ -170,8 +175,14 @@ impl<B: Backend> GpuDevice<B> {
     /// sums.
     pub(super) fn add_output(&mut self, product: Product, matrix: GpuMatrix, gain: Option<View>) -> usize {
         let rows = vector_rows(product.rows);
-        let (entry, outputs, row_tiles, threads) = match self.mma_spans(&matrix).filter(|_| matrix.bits == Bits::Q4) {
+        let head_dim = self.unscaled.map(|_| self.config.dim_v);
+        let covered = matrix.bits == Bits::Q4 && head_dim.is_none_or(|dim| dim >= MMA_GROUP);
+        let mut x = product.x;
+        let (entry, outputs, row_tiles, threads) = match self.mma_spans(&matrix).filter(|_| covered) {
             Some(spans) => {
+                if product.rows == 1 {
+                    x = self.in_halves(product.stage, 1, product.x, [product.x_stride, matrix.cols], Bits::Q4);
+                }
                 let entry = match (product.rows, gain) {
                     (1, None) => "output_mma",
                     (1, Some(_)) => "output_mma_chain",
@@ -192,7 +203,7 @@ impl<B: Backend> GpuDevice<B> {
             codes: matrix.codes,
             scales: matrix.scales,
             biases: matrix.biases,
-            x: product.x,
+            x,
             head_squares: self.arena.head_squares,
             gain: gain.unwrap_or(matrix.scales), // bound, not read
             residual: product.out,
@@ -203,13 +214,15 @@ impl<B: Backend> GpuDevice<B> {
             batch: product.rows as u32,
             x_stride: product.x_stride as u32,
             rows: matrix.rows as u32,
-            head_shift: if self.unscaled.is_some() { self.config.dim_v.ilog2() } else { 0 },
+            head_shift: head_dim.map_or(0, usize::ilog2),
             head_share: (self.config.dim_v as f32).recip(),
             eps: self.config.rms_eps,
+            halves: self.halves_after(matrix.rows),
             grid: [parts, row_tiles, 1],
             threads,
         }
         .launch(product.stage, &mut self.list);
+        self.halved = (entry.starts_with("output_mma") && gain.is_some()).then_some(self.next());
         parts
     }
 
