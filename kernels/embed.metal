@@ -6,21 +6,20 @@ struct EmbedArgs { uint hidden, group_shift, halves; };   // halves: see lib/hal
 
 // embed: a row of the residual stream from the token's row of the embedding.
 // Math     residual = W[token]
-// Layout   residual [rows, hidden] f32; next [rows, hidden] f32; sums [rows, 1] f32.
-// Work     a threadgroup a row, a unit of eight values a thread. CHAIN also begins the first norm, see lib/chain.h.
+// Layout   residual [rows, hidden] f32; next [rows, hidden] f32; sums [rows, grid.y] f32.
+// Work     a thread a unit of eight values, a simdgroup a threadgroup: one row is spread over several multiprocessors. CHAIN
+//          also begins the first norm, see lib/chain.h. Grid: (rows, units / 32).
 // Numerics exact f32 of the stored values. Bound by launch.
 template <uint BITS, bool CHAIN>
 kernel void embed(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
                   device const bfloat *biases [[buffer(2)]], device const uint *tokens [[buffer(3)]],
                   device const float *gain [[buffer(4)]], device float *residual [[buffer(5)]],
                   device float *next [[buffer(6)]], device float *sums [[buffer(7)]], constant EmbedArgs &args [[buffer(8)]],
-                  uint3 group [[threadgroup_position_in_grid]], uint thread_at [[thread_index_in_threadgroup]],
-                  uint lane [[thread_index_in_simdgroup]], uint simdgroup_at [[simdgroup_index_in_threadgroup]],
-                  uint simdgroups [[simdgroups_per_threadgroup]]) {
-  threadgroup float parts[32];
-  uint row = group.x, token = tokens[row], units = args.hidden / 8;
+                  uint3 group [[threadgroup_position_in_grid]], uint3 grid [[threadgroups_per_grid]],
+                  uint lane [[thread_index_in_simdgroup]]) {
+  uint row = group.x, token = tokens[row], units = args.hidden / 8, unit = group.y * 32 + lane;
   float sum = 0.0f;
-  for (uint unit = thread_at; unit < units; unit += simdgroups * 32) {
+  if (unit < units) {
     float value[8];
     unit_codes<BITS>(codes + (token * units + unit) * (BITS / 4), value);
     if (BITS < 16) {
@@ -28,26 +27,20 @@ kernel void embed(device const uint *codes [[buffer(0)]], device const bfloat *s
       float scale = float(scales[at]), bias = float(biases[at]);
       for (uint i = 0; i < 8; ++i) value[i] = scale * value[i] + bias;
     }
-    uint at = row * args.hidden + unit * 8;
-    for (uint i = 0; i < 8; ++i) residual[at + i] = value[i];
-    if (CHAIN) {
-      for (uint i = 0; i < 8; ++i) {
-        float input = value[i] * gain[unit * 8 + i];
-        next[at + i] = input;
-        halves_store_both(next, args.halves, row, args.hidden, unit * 8 + i, input);
+    for (uint i = 0; i < 8; ++i) {
+      uint at = unit * 8 + i;
+      residual[row * args.hidden + at] = value[i];
+      if (CHAIN) {
+        float input = value[i] * gain[at];
+        next[row * args.hidden + at] = input;
+        halves_store_both(next, args.halves, row, args.hidden, at, input);
         sum += value[i] * value[i];
       }
     }
   }
   if (CHAIN) {
     sum = simd_sum(sum);
-    if (lane == 0) parts[simdgroup_at] = sum;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (thread_at == 0) {
-      float total = 0.0f;
-      for (uint i = 0; i < simdgroups; ++i) total += parts[i];
-      sums[row] = total;
-    }
+    if (lane == 0) sums[row * grid.y + group.y] = sum;
   }
 }
 LY_KERNEL(embed_q4, embed<4, false>)

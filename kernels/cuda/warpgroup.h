@@ -5,10 +5,11 @@
 // so that a lane needs one scale and one bias a row. A lane keeps the part of each word that the operand wants of it: the
 // four lanes of a row load the same words, which costs a load but no memory bandwidth.
 #pragma once
+#include "lib/operand.h"
+
 constant uint WG_ROWS = 128;      // weight rows of a threadgroup
 constant uint WG_THREADS = 256;
 constant uint WG_K = 64;          // inputs of a step, and of a quantisation group
-constant uint NO_ROW = 0xffffffffu;
 
 // Weights are multiplied by 64 so that their scales are normal halfs; results are divided by it.
 constant float WG_GAIN = 64.0f;

@@ -2,6 +2,7 @@
 // row * (per_token + 1) + choice; choice `per_token` is the shared expert, whose products are launches of their own with
 // `dense` 1: every row in its order, no tile map.
 #pragma once
+#include "lib/operand.h"
 
 struct GroupedArgs {
   uint cols, group_shift, batch, per_token, dense;   // batch: rows of the pass

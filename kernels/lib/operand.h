@@ -5,6 +5,8 @@
 // the same speed. Values beyond its range saturate; a NaN stays one.
 #pragma once
 
+constant uint NO_ROW = 0xffffffffu;   // of activations: zeros
+
 inline float saturated(float value) {
   float low = value < -65504.0f ? -65504.0f : value;
   return low > 65504.0f ? 65504.0f : low;

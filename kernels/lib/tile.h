@@ -4,10 +4,11 @@
 // expanded matrix in memory. Rows of activations are copied asynchronously where the device can, one step ahead.
 // A simdgroup makes TM x TN of the tile: 32 x 32 of 64 rows, 16 x 32 of 32 rows, 16 x 16 of 16 rows.
 #pragma once
+#include "lib/operand.h"
+
 constant uint TILE_COLS = 64;
 constant uint TILE_K = 64;    // inputs a step
 constant uint TILE_LD = 72;   // row stride of both tiles: padded against bank conflicts
-constant uint NO_ROW = 0xffffffffu;
 
 // A weight matrix and the row of it that this thread brings into the tile: tile row thread / 2, half thread % 2.
 struct TileWeights {

@@ -17,7 +17,7 @@ use crate::entries;
 use crate::model::Model;
 use crate::options::{GpuOptions, Native, TileRows};
 use crate::pass::Staged;
-use crate::policy::{FEW_ROWS, Parts, attention_parts, brief_rows};
+use crate::policy::{FEW_ROWS, Parts, attention_parts, brief_rows, thin_covers};
 use crate::select::{SelectShape, Tickets};
 
 /// The model's steps on a GPU, or on the simulator of one.
@@ -30,6 +30,8 @@ pub struct GpuDevice<B: Backend> {
     pub(crate) wgmma_experts: bool,
     /// Those and the shared expert's go through the fitted kernels instead.
     pub(crate) fitted_experts: bool,
+    /// The routed experts' go through the thin kernels in passes where most of them have few rows.
+    pub(crate) thin_experts: bool,
     /// In a cell because reading back waits for the device, and [`lily_model::Steps::read`] borrows.
     pub(crate) backend: RefCell<B>,
     pub(crate) model: Model,
@@ -95,7 +97,15 @@ impl<B: Backend> GpuDevice<B> {
         let wgmma_experts = native.wgmma && model.layers.iter().all(|layer| layer.gate.all.has_wgmma() && layer.down.all.has_wgmma());
         let by_shape = options.fitted_experts && options.tile_rows == TileRows::ByShape;
         let fitted_experts = wgmma_experts && by_shape && entries::covers_fitted(config, &model);
-        backend.prepare_kernels(&entries::needed(config, &model, &options, native, fitted_experts))?;
+        let thin_experts = wgmma_experts
+            && options.thin_experts
+            && options.tile_rows == TileRows::ByShape
+            && thin_covers(config.hidden, config.expert_width);
+        let mut needed = entries::needed(config, &model, &options, native, fitted_experts);
+        if thin_experts {
+            needed.extend(["experts_gate_up_thin", "experts_down_thin"]);
+        }
+        backend.prepare_kernels(&needed)?;
         Ok(GpuDevice {
             config: config.clone(),
             capacity,
@@ -103,6 +113,7 @@ impl<B: Backend> GpuDevice<B> {
             native,
             wgmma_experts,
             fitted_experts,
+            thin_experts,
             backend: RefCell::new(backend),
             model,
             arena,

@@ -54,6 +54,8 @@ pub struct GpuOptions {
     pub wgmma_prefill: bool,
     /// Tiles of experts are as wide as they have rows, where products of many rows go through warpgroups; else of fixed sizes.
     pub fitted_experts: bool,
+    /// Experts of few rows multiply codes from registers, in passes where most have few; else as those of many rows.
+    pub thin_experts: bool,
     /// Attention keeps queries, scores and results in registers, where the device multiplies from them; else they go through
     /// threadgroup memory, those of few rows through plain arithmetic.
     pub attention_mma: bool,
@@ -121,6 +123,7 @@ impl Default for GpuOptions {
             mma_decode: true,
             wgmma_prefill: true,
             fitted_experts: true,
+            thin_experts: true,
             attention_mma: true,
             device_tokens: true,
         }

@@ -187,6 +187,25 @@ pub fn fitted_parts(width: usize, hidden: usize, time: impl Fn(usize) -> usize) 
     parts.min_by_key(|&part| time(hidden.div_ceil(part)) * (part + FITTED_EXTRA_OUTPUTS)).expect("256 outputs fit")
 }
 
+/// Rows of a tile of the thin expert kernels, at most, their threads, and inputs of a row that they cover.
+/// `kernels/cuda/thin.h` says the same.
+pub const THIN_ROWS: usize = 32;
+pub const THIN_THREADS: u32 = 512;
+const THIN_STEP: usize = 512;
+const THIN_GATE_INPUTS: usize = 2048;
+const THIN_DOWN_INPUTS: usize = 1024;
+
+/// Whether the thin kernels cover experts of this width.
+pub fn thin_covers(hidden: usize, width: usize) -> bool {
+    let inputs = |cols: usize, most: usize| cols.is_multiple_of(THIN_STEP) && cols <= most;
+    inputs(hidden, THIN_GATE_INPUTS) && inputs(width, THIN_DOWN_INPUTS)
+}
+
+/// Whether experts of `assignments` rows together go through the thin kernels: while nearly all of them have one tile.
+pub fn thin_suits(assignments: usize, experts: usize) -> bool {
+    assignments <= 20 * experts
+}
+
 /// Rows of activations of a tile of `project_bytes`.
 pub const BYTES_ROWS: usize = 32;
 

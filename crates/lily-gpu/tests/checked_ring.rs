@@ -91,7 +91,8 @@ fn single_steps(checked: &Watched) {
         experts::check(checked, &awkward(), &[2, 17]);
         experts::check(&checked.native(), &spans(), &[1, 2, 9, 33]);
         experts::check_counts(&checked.native(), &fitted(), &[0, 1, 16, 17, 33, 170]);
-        experts::check(&checked.native().with(|options| options.fitted_experts = false), &spans(), &[33]);
+        let many = checked.native().with(|options| options.thin_experts = false);
+        experts::check(&many.with(|options| options.fitted_experts = false), &spans(), &[33]);
         for tile in [32, 64] {
             experts::check(&checked.native().with(|options| options.tile_rows = TileRows::Fixed(tile)), &tiny_dims(), &[70]);
         }

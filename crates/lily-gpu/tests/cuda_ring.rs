@@ -18,7 +18,9 @@ use lily_testkit::ring::kernel::{
     ATTENTION_DIMS, CAPACITY, DELTA_DIMS, ROWS, attention, delta, experts, full_dims, nan, nano_heads, products, rows,
 };
 use lily_testkit::ring::{Numerics, Subject, Tolerances, ahead, layer, model, nano, select};
-use rig::{MODEL, NUMERICS, ROUNDED_WEIGHTS, STEPS, STORED, Sim, TOLERANCES, all_experts_checkpoint, awkward, pass, spans};
+use rig::{
+    MODEL, NUMERICS, ROUNDED_WEIGHTS, STEPS, STORED, Sim, THIN_COUNTS, TOLERANCES, all_experts_checkpoint, awkward, pass, spans, thin,
+};
 
 /// The first GPU with these switches.
 struct Cuda(GpuOptions);
@@ -85,6 +87,7 @@ fn experts_match_the_reference() {
     experts::check(&cuda, &spans(), &ROWS);
     experts::check(&cuda, &full_dims(), &[1, 3, 9, 130]);
     experts::check_counts(&cuda, &tiny_dims(), &experts::COUNTS);
+    experts::check_counts(&cuda, &thin(), &THIN_COUNTS);
 }
 
 #[test]
@@ -193,6 +196,7 @@ fn the_bundled_model_is_the_same_without_any_technique() {
         GpuOptions { mma_decode: false, ..all },
         GpuOptions { wgmma_prefill: false, ..all },
         GpuOptions { fitted_experts: false, ..all },
+        GpuOptions { thin_experts: false, ..all },
         GpuOptions { attention_mma: false, ..all },
     ];
     for options in arms {

@@ -9,7 +9,7 @@ mod rig;
 use lily_testkit::generate::tiny_dims;
 use lily_testkit::reference::{AttentionDims, DeltaDims, ModelDims};
 use lily_testkit::ring::kernel::{ATTENTION_DIMS, CAPACITY, DELTA_DIMS, attention, delta, experts, nano_heads, products, rows};
-use rig::{FITTED_COUNTS, Sim, awkward, fitted, spans, wide_spans};
+use rig::{FITTED_COUNTS, Sim, THIN_COUNTS, awkward, fitted, spans, thin, wide_spans};
 
 /// Rows on both sides of every border: vector kernels, tiles of 16, 32 and 64 rows.
 const ROWS: [usize; 9] = [1, 2, 3, 5, 8, 9, 33, 64, 130];
@@ -43,7 +43,10 @@ fn experts_match_the_reference() {
     experts::check(&Sim::fast().native(), &spans(), &[260]);
     experts::check_counts(&Sim::fast(), &tiny_dims(), &experts::COUNTS);
     experts::check_counts(&Sim::fast().native(), &fitted(), &FITTED_COUNTS);
-    experts::check(&Sim::fast().native().with(|options| options.fitted_experts = false), &spans(), &ROWS[5..]);
+    experts::check_counts(&Sim::fast().native(), &thin(), &THIN_COUNTS);
+    let many = Sim::fast().native().with(|options| options.thin_experts = false);
+    experts::check(&many, &spans(), &ROWS[5..]);
+    experts::check(&many.with(|options| options.fitted_experts = false), &spans(), &ROWS[5..]);
 }
 
 #[test]

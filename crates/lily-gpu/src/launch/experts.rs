@@ -1,5 +1,5 @@
 //! `route.metal`, `experts.metal`, `experts_matmul.metal`, `cuda/experts_mma.metal`, `cuda/experts_wgmma.metal`,
-//! `cuda/experts_fitted.metal`.
+//! `cuda/experts_fitted.metal`, `cuda/experts_thin.metal`.
 
 use crate::launch::{arguments, launcher};
 
@@ -42,12 +42,12 @@ arguments!(
     }
 );
 
-launcher!(ExpertsGateUpMatmul = "experts_gate_up_matmul" | "experts_gate_up_wgmma" | "experts_gate_up_fitted" [
+launcher!(ExpertsGateUpMatmul = "experts_gate_up_matmul" | "experts_gate_up_wgmma" | "experts_gate_up_fitted" | "experts_gate_up_thin" [
     Read gate_codes, Read gate_scales, Read gate_biases, Read up_codes, Read up_scales, Read up_biases, Read x, Read order, Read tiles,
     Write hidden,
 ] GroupedArgs);
 
-launcher!(ExpertsDownMatmul = "experts_down_matmul" | "experts_down_wgmma" | "experts_down_fitted" [
+launcher!(ExpertsDownMatmul = "experts_down_matmul" | "experts_down_wgmma" | "experts_down_fitted" | "experts_down_thin" [
     Read codes, Read scales, Read biases, Read x, Read order, Read tiles, Write part,
 ] GroupedArgs);
 

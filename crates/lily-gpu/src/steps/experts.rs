@@ -8,9 +8,9 @@ use crate::entry::{Bits, entry, entry2, entry3};
 use crate::launch::{ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine};
 use crate::matrix::{GpuExperts, GpuMatrix};
 use crate::policy::{
-    DOWN_SPANS_MAX, FEW_ROWS, FITTED_ROWS, FITTED_THREADS, GATE_OUTPUTS, OUTPUT_THREADS, PROJECT_THREADS, TILE_COLS, TILE_GATE_COLS,
-    TILE_THREADS, WG_ROWS, WG_THREADS, fitted_dense, fitted_parts, fitted_rows, mma_simdgroups, mma_tiles, span_inputs, tile_rows,
-    wgmma_rows,
+    DOWN_SPANS_MAX, FEW_ROWS, FITTED_ROWS, FITTED_THREADS, GATE_OUTPUTS, OUTPUT_THREADS, PROJECT_THREADS, THIN_THREADS, TILE_COLS,
+    TILE_GATE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, fitted_dense, fitted_parts, fitted_rows, mma_simdgroups, mma_tiles, span_inputs,
+    tile_rows, wgmma_rows,
 };
 
 /// One grouped product: the routed experts, or the shared expert for all rows.
@@ -234,10 +234,13 @@ impl<B: Backend> GpuDevice<B> {
         let stage = "moe_gate_up";
         let gate = GpuExperts { all: self.expand(stage, gate.all, 0), ..gate };
         let up = GpuExperts { all: self.expand(stage, up.all, 1), ..up };
-        let fitted = self.fitted_experts;
+        let thin = self.is_thin(grouped);
+        let fitted = self.fitted_experts && !thin;
         let grouped = if fitted { self.fitted_gate(grouped, gate.rows) } else { grouped };
         let (arena, rows) = (&self.arena, grouped.tile_rows);
-        let (entry, columns, threads) = if fitted {
+        let (entry, columns, threads) = if thin {
+            ("experts_gate_up_thin", gate.rows, THIN_THREADS)
+        } else if fitted {
             ("experts_gate_up_fitted", WG_ROWS, FITTED_THREADS)
         } else if self.native.wgmma && gate.all.has_wgmma() {
             (entry("experts_gate_up_wgmma", rows), WG_ROWS / 2, WG_THREADS)
@@ -257,7 +260,7 @@ impl<B: Backend> GpuDevice<B> {
             tiles: arena.tiles,
             hidden,
             args: GroupedArgs { up_stride: up.stride as u32, up_first: up.first as u32, ..self.grouped_args(grouped, &gate, gate.rows) },
-            grid: self.grouped_grid(grouped, gate.rows.div_ceil(columns), fitted),
+            grid: self.grouped_grid(grouped, gate.rows.div_ceil(columns), fitted || thin),
             threads,
         }
         .launch(stage, &mut self.list);
@@ -266,9 +269,12 @@ impl<B: Backend> GpuDevice<B> {
     fn down_tiles(&mut self, grouped: Grouped, down: GpuExperts, hidden: View) {
         let stage = "moe_down";
         let down = GpuExperts { all: self.expand(stage, down.all, 0), ..down };
-        let (grouped, part) = self.fitted_down(grouped, down.all.cols);
+        let thin = self.is_thin(grouped);
+        let (grouped, part) = if thin { (grouped, None) } else { self.fitted_down(grouped, down.all.cols) };
         let (config, arena, rows) = (&self.config, &self.arena, grouped.tile_rows);
-        let (entry, columns, threads) = if let Some(part) = part {
+        let (entry, columns, threads) = if thin {
+            ("experts_down_thin", config.hidden, THIN_THREADS)
+        } else if let Some(part) = part {
             ("experts_down_fitted", part, FITTED_THREADS)
         } else if self.native.wgmma && down.all.has_wgmma() {
             (entry("experts_down_wgmma", rows), WG_ROWS, WG_THREADS)
@@ -285,7 +291,7 @@ impl<B: Backend> GpuDevice<B> {
             tiles: arena.tiles,
             part: arena.expert_parts,
             args: GroupedArgs { part: columns as u32, ..self.grouped_args(grouped, &down, config.hidden) },
-            grid: self.grouped_grid(grouped, config.hidden.div_ceil(columns), part.is_some()),
+            grid: self.grouped_grid(grouped, config.hidden.div_ceil(columns), part.is_some() || thin),
             threads,
         }
         .launch(stage, &mut self.list);
@@ -299,6 +305,11 @@ impl<B: Backend> GpuDevice<B> {
         let wide = self.native.wgmma && matrix.has_wgmma();
         let tile_rows = if wide { wgmma_rows(&self.options, rows) } else { tile_rows(&self.options, rows) };
         Grouped { dense: true, rows, tile_rows }
+    }
+
+    /// Whether the thin kernels take this group.
+    fn is_thin(&self, grouped: Grouped) -> bool {
+        !grouped.dense && self.has_thin_experts(grouped.rows)
     }
 
     /// A group with the tiles of the fitted kernel of gate and up projections of `width` outputs.
@@ -325,9 +336,9 @@ impl<B: Backend> GpuDevice<B> {
         (Grouped { tile_rows: dense(hidden.div_ceil(part)).0 as u32, ..grouped }, Some(part))
     }
 
-    /// Fitted kernels find their tile in one number.
-    fn grouped_grid(&self, grouped: Grouped, columns: usize, fitted: bool) -> [usize; 3] {
-        match fitted {
+    /// `flat`: fitted and thin kernels find their tile in one number.
+    fn grouped_grid(&self, grouped: Grouped, columns: usize, flat: bool) -> [usize; 3] {
+        match flat {
             true => [columns * self.place_tiles(grouped), 1, 1],
             false => [columns, self.place_tiles(grouped), 1],
         }

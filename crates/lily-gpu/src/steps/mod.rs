@@ -62,6 +62,7 @@ impl<B: Backend> Steps for GpuDevice<B> {
         let Some(chain) = self.start_step() else { return };
         let matrix = self.model.embedding;
         let stem = if chain { "embed_chain" } else { "embed" };
+        let parts = self.config.hidden.div_ceil(8 * 32);
         Embed {
             entry: entry(stem, matrix.bits.suffix()),
             codes: matrix.codes,
@@ -75,11 +76,11 @@ impl<B: Backend> Steps for GpuDevice<B> {
             hidden: self.config.hidden as u32,
             group_shift: matrix.group_shift,
             halves: self.halves_after(self.config.hidden),
-            grid: [rows, 1, 1],
-            threads: 128,
+            grid: [rows, parts, 1],
+            threads: 32,
         }
         .launch("embed", &mut self.list);
-        self.chained = chain.then_some((Chained::Mixer(0), 1));
+        self.chained = chain.then_some((Chained::Mixer(0), parts));
         self.halved = chain.then_some(self.next());
     }
 

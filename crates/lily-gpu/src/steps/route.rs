@@ -6,7 +6,7 @@ use crate::backend::Backend;
 use crate::buffer::{GpuBuffer, floats};
 use crate::device::GpuDevice;
 use crate::launch::{MoeCount, MoePlace, MoeTopK};
-use crate::policy::{FEW_ROWS, fitted_rows, tile_rows, wgmma_rows};
+use crate::policy::{FEW_ROWS, THIN_ROWS, fitted_rows, thin_suits, tile_rows, wgmma_rows};
 
 use super::multiply::Product;
 
@@ -46,11 +46,19 @@ impl<B: Backend> GpuDevice<B> {
 
     /// Rows of a tile of the grouped products.
     pub(super) fn expert_tile_rows(&self, rows: usize) -> u32 {
+        if self.has_thin_experts(rows) {
+            return THIN_ROWS as u32;
+        }
         if self.fitted_experts {
             return fitted_rows(self.config.expert_width) as u32;
         }
         let per_expert = rows * self.config.experts_per_token / self.config.experts;
         if self.wgmma_experts { wgmma_rows(&self.options, per_expert) } else { tile_rows(&self.options, per_expert) }
+    }
+
+    /// Whether the routed experts of a pass of many rows go through the thin kernels.
+    pub(super) fn has_thin_experts(&self, rows: usize) -> bool {
+        self.thin_experts && thin_suits(rows * self.config.experts_per_token, self.config.experts)
     }
 
     /// From routes to the rows of each expert, where the grouped products need them.

@@ -71,6 +71,15 @@ pub fn fitted() -> ModelDims {
 /// Rows of single experts at the edges of fitted tiles, and more than one tile holds.
 pub const FITTED_COUNTS: [usize; 12] = [0, 1, 15, 16, 17, 130, 144, 160, 161, 256, 257, 600];
 
+/// Experts that the thin kernels cover, in one span and in two.
+pub fn thin() -> ModelDims {
+    let moe = MoeDims { experts: 16, experts_per_token: 6, expert_width: 512, shared_width: 128, normalise_top: true };
+    ModelDims { hidden: 1024, moe, ..spans() }
+}
+
+/// Rows of single experts at the edges of thin tiles, and more than one tile holds; of a pass that goes through them.
+pub const THIN_COUNTS: [usize; 13] = [0, 1, 7, 8, 9, 15, 16, 17, 24, 25, 32, 33, 53];
+
 /// The full model's widths where products of few rows read them: four spans in, eight and four out.
 pub fn wide_spans() -> ModelDims {
     let attention = AttentionDims { heads_q: 8, heads_kv: 1, head_dim: 256, rotary_dim: 64, rope_theta: 1e7 };

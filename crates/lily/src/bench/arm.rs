@@ -35,6 +35,7 @@ pub fn arms(args: &BenchArgs) -> Vec<Arm> {
             ("routing through the host", GpuOptions { device_routing: false, ..all }),
             ("16-row tiles", GpuOptions { tile_rows: TileRows::Fixed(16), ..all }),
             ("experts in tiles of fixed rows", GpuOptions { fitted_experts: false, ..all }),
+            ("experts of few rows as those of many", GpuOptions { thin_experts: false, ..all }),
             ("scan token by token", GpuOptions { delta_scan: DeltaScan::Register, ..all }),
             ("scan four tokens at a time", GpuOptions { delta_scan: DeltaScan::Blocked, ..all }),
             ("uncoalesced KV reads", GpuOptions { coalesced_kv: false, ..all }),
