@@ -10,13 +10,21 @@ inline ThinRows thin_gate_rows(ThinRows first, uint tile, uint width, uint lane)
   return rows;
 }
 
-// All tiles of a simdgroup; `to`: where each place's outputs begin in `hidden`.
+// Sends for the weights of tile `tile`.
+inline void thin_gate_prefetch(thread const ThinPair &w, ThinRows first, uint tile, uint width, uint lane) {
+  uint count = min(8u, width - tile * 8);
+  thin_prefetch(w.above.codes, first.above + tile * 8, count, w.cols, lane);
+  thin_prefetch(w.below.codes, first.below + tile * 8, count, w.cols, lane);
+}
+
+// All of a simdgroup's tiles before `end`, from `tile` on; `to`: where each place's outputs begin in `hidden`.
 template <uint N>
 inline void thin_gate_up(thread const ThinPair &w, ThinRows first, thread ThinWeights &weights, threadgroup const uint4 *staged,
-                         threadgroup const float *sums, threadgroup const uint *to, device half *hidden, uint width, uint count, uint lane,
-                         uint simdgroup_at) {
-  uint tiles = (width + 7) / 8, step = THIN_THREADS / 32;
-  for (uint tile = simdgroup_at; tile < tiles; tile += step) {
+                         threadgroup const float *sums, threadgroup const uint *to, device half *hidden, uint width, uint count, uint tile,
+                         uint end, uint lane) {
+  constexpr uint step = THIN_THREADS / 32;
+  for (; tile < end; tile += step) {
+    if (tile + step < end) thin_gate_prefetch(w, first, tile + step, width, lane);
     float acc[N][4];
 #pragma unroll
     for (uint n = 0; n < N; ++n)
@@ -24,7 +32,7 @@ inline void thin_gate_up(thread const ThinPair &w, ThinRows first, thread ThinWe
     for (uint group = 0; group < w.cols / MMA_GROUP; group += THIN_GROUPS) {
       bool last = (group + THIN_GROUPS) * MMA_GROUP == w.cols;
       ThinRows rows = thin_gate_rows(first, last ? tile + step : tile, width, lane);
-      thin_multiply<THIN_GATE_INPUTS, N>(acc, weights, staged, sums, group, !last || tile + step < tiles, w, rows,
+      thin_multiply<THIN_GATE_INPUTS, N>(acc, weights, staged, sums, group, !last || tile + step < end, w, rows,
                                          last ? 0u : group + THIN_GROUPS, lane);
     }
     uint column = tile * 8 + lane / 4;
@@ -40,8 +48,8 @@ inline void thin_gate_up(thread const ThinPair &w, ThinRows first, thread ThinWe
 // experts_gate_up_thin: experts_gate_up_matmul for experts of few rows, 4 bits in groups of 64.
 // Math     hidden[row, choice] = silu(gate_e x[row]) * (up_e x[row])
 // Layout   as experts_gate_up_matmul; rows of a multiple of 512 inputs, THIN_GATE_INPUTS at most.
-// Work     a threadgroup makes all outputs of a tile of up to THIN_ROWS places of one expert, a simdgroup eight columns at a time:
-//          gate rows above, up rows below. Grid: (place tiles).
+// Work     a threadgroup makes args.part outputs of up to THIN_ROWS places of one expert, a simdgroup eight columns at a time:
+//          gate rows above, up rows below. Grid: one after the other: (parts * place tiles).
 // Numerics products exact, f32 sums, f16 result. Bound by weight bytes.
 kernel void experts_gate_up_thin(device const uint *gate_codes [[buffer(0)]], device const bfloat *gate_scales [[buffer(1)]],
                                  device const bfloat *gate_biases [[buffer(2)]], device const uint *up_codes [[buffer(3)]],
@@ -57,13 +65,16 @@ kernel void experts_gate_up_thin(device const uint *gate_codes [[buffer(0)]], de
   threadgroup float sums[THIN_GATE_INPUTS / MMA_GROUP * THIN_ROWS];
   threadgroup uint from[THIN_ROWS];
   threadgroup uint to[THIN_ROWS];
-  if (group.x >= tiles[0].x) return;
-  uint4 tile = tiles[1 + group.x];   // expert, first place, places
+  uint parts = (args.width + args.part - 1) / args.part, part_at = group.x % parts;
+  if (group.x / parts >= tiles[0].x) return;
+  uint4 tile = tiles[1 + group.x / parts];   // expert, first place, places
   uint k = args.per_token;
   ThinPair w = {{gate_codes, gate_scales, gate_biases}, {up_codes, up_scales, up_biases}, args.cols};
   ThinRows first = {args.gate_first + tile.x * args.gate_stride, args.up_first + tile.x * args.up_stride};
   ThinWeights weights;
-  thin_load_all(weights, w, thin_gate_rows(first, simdgroup_at, args.width, lane), lane);
+  uint at = part_at * args.part / 8 + simdgroup_at, end = (min((part_at + 1) * args.part, args.width) + 7) / 8;
+  thin_load_all(weights, w, thin_gate_rows(first, at, args.width, lane), lane);
+  if (at < end) thin_gate_prefetch(w, first, at, args.width, lane);
   if (thread_at < THIN_ROWS) {
     uint assignment = order[tile.y + min(thread_at, tile.z - 1)];
     from[thread_at] = assignment / (k + 1) * args.cols;
@@ -73,10 +84,10 @@ kernel void experts_gate_up_thin(device const uint *gate_codes [[buffer(0)]], de
   thin_stage<THIN_GATE_INPUTS>(staged, sums, x, from, tile.z, args.cols, thread_at);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   switch ((tile.z + 7) / 8) {
-    case 1: thin_gate_up<1>(w, first, weights, staged, sums, to, hidden, args.width, tile.z, lane, simdgroup_at); break;
-    case 2: thin_gate_up<2>(w, first, weights, staged, sums, to, hidden, args.width, tile.z, lane, simdgroup_at); break;
-    case 3: thin_gate_up<3>(w, first, weights, staged, sums, to, hidden, args.width, tile.z, lane, simdgroup_at); break;
-    default: thin_gate_up<4>(w, first, weights, staged, sums, to, hidden, args.width, tile.z, lane, simdgroup_at); break;
+    case 1: thin_gate_up<1>(w, first, weights, staged, sums, to, hidden, args.width, tile.z, at, end, lane); break;
+    case 2: thin_gate_up<2>(w, first, weights, staged, sums, to, hidden, args.width, tile.z, at, end, lane); break;
+    case 3: thin_gate_up<3>(w, first, weights, staged, sums, to, hidden, args.width, tile.z, at, end, lane); break;
+    default: thin_gate_up<4>(w, first, weights, staged, sums, to, hidden, args.width, tile.z, at, end, lane); break;
   }
 }
 
@@ -87,13 +98,19 @@ inline ThinRows thin_down_rows(uint first, uint tile, uint width, uint lane) {
   return rows;
 }
 
-// All tiles of a simdgroup; `to`: where each place's outputs begin in `part`.
+// Sends for the weights of tile `tile`.
+inline void thin_down_prefetch(thread const ThinPair &w, uint first, uint tile, uint width, uint lane) {
+  thin_prefetch(w.above.codes, first + tile * 16, min(16u, width - tile * 16), w.cols, lane);
+}
+
+// All of a simdgroup's tiles before `end`, from `tile` on; `to`: where each place's outputs begin in `part`.
 template <uint N>
 inline void thin_down(thread const ThinPair &w, uint first, thread ThinWeights &weights, threadgroup const uint4 *staged,
-                      threadgroup const float *sums, threadgroup const uint *to, device half *part, uint width, uint count, uint lane,
-                      uint simdgroup_at) {
-  uint tiles = (width + 15) / 16, step = THIN_THREADS / 32;
-  for (uint tile = simdgroup_at; tile < tiles; tile += step) {
+                      threadgroup const float *sums, threadgroup const uint *to, device half *part, uint width, uint count, uint tile,
+                      uint end, uint lane) {
+  constexpr uint step = THIN_THREADS / 32;
+  for (; tile < end; tile += step) {
+    if (tile + 2 * step < end) thin_down_prefetch(w, first, tile + 2 * step, width, lane);
     float acc[N][4];
 #pragma unroll
     for (uint n = 0; n < N; ++n)
@@ -101,7 +118,7 @@ inline void thin_down(thread const ThinPair &w, uint first, thread ThinWeights &
     for (uint group = 0; group < w.cols / MMA_GROUP; group += THIN_GROUPS) {
       bool last = (group + THIN_GROUPS) * MMA_GROUP == w.cols;
       ThinRows rows = thin_down_rows(first, last ? tile + step : tile, width, lane);
-      thin_multiply<THIN_DOWN_INPUTS, N>(acc, weights, staged, sums, group, !last || tile + step < tiles, w, rows,
+      thin_multiply<THIN_DOWN_INPUTS, N>(acc, weights, staged, sums, group, !last || tile + step < end, w, rows,
                                          last ? 0u : group + THIN_GROUPS, lane);
     }
 #pragma unroll
@@ -116,7 +133,7 @@ inline void thin_down(thread const ThinPair &w, uint first, thread ThinWeights &
 // experts_down_thin: experts_down_matmul for experts of few rows, 4 bits in groups of 64.
 // Math     part[row, choice] = down_e hidden[row, choice]
 // Layout   as experts_down_matmul; rows of a multiple of 512 inputs, THIN_DOWN_INPUTS at most.
-// Work     as experts_gate_up_thin, a simdgroup sixteen columns at a time. Grid: (place tiles).
+// Work     as experts_gate_up_thin, a simdgroup sixteen columns at a time. Grid: one after the other: (parts * place tiles).
 // Numerics products exact, f32 sums, f16 result. Bound by weight bytes.
 kernel void experts_down_thin(device const uint *codes [[buffer(0)]], device const bfloat *scales [[buffer(1)]],
                               device const bfloat *biases [[buffer(2)]], device const half *x [[buffer(3)]],
@@ -130,13 +147,16 @@ kernel void experts_down_thin(device const uint *codes [[buffer(0)]], device con
   threadgroup float sums[THIN_DOWN_INPUTS / MMA_GROUP * THIN_ROWS];
   threadgroup uint from[THIN_ROWS];
   threadgroup uint to[THIN_ROWS];
-  if (group.x >= tiles[0].x) return;
-  uint4 tile = tiles[1 + group.x];   // expert, first place, places
+  uint parts = (args.width + args.part - 1) / args.part, part_at = group.x % parts;
+  if (group.x / parts >= tiles[0].x) return;
+  uint4 tile = tiles[1 + group.x / parts];   // expert, first place, places
   uint k = args.per_token;
   ThinPair w = {{codes, scales, biases}, {codes, scales, biases}, args.cols};
   uint first = args.gate_first + tile.x * args.gate_stride;
   ThinWeights weights;
-  thin_load_all(weights, w, thin_down_rows(first, simdgroup_at, args.width, lane), lane);
+  uint at = part_at * args.part / 16 + simdgroup_at, end = (min((part_at + 1) * args.part, args.width) + 15) / 16;
+  thin_load_all(weights, w, thin_down_rows(first, at, args.width, lane), lane);
+  if (at + THIN_THREADS / 32 < end) thin_down_prefetch(w, first, at + THIN_THREADS / 32, args.width, lane);
   if (thread_at < THIN_ROWS) {
     uint assignment = order[tile.y + min(thread_at, tile.z - 1)];
     from[thread_at] = assignment / (k + 1) * args.hidden_stride + assignment % (k + 1) * args.choice_stride;
@@ -146,9 +166,9 @@ kernel void experts_down_thin(device const uint *codes [[buffer(0)]], device con
   thin_stage<THIN_DOWN_INPUTS>(staged, sums, x, from, tile.z, args.cols, thread_at);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   switch ((tile.z + 7) / 8) {
-    case 1: thin_down<1>(w, first, weights, staged, sums, to, part, args.width, tile.z, lane, simdgroup_at); break;
-    case 2: thin_down<2>(w, first, weights, staged, sums, to, part, args.width, tile.z, lane, simdgroup_at); break;
-    case 3: thin_down<3>(w, first, weights, staged, sums, to, part, args.width, tile.z, lane, simdgroup_at); break;
-    default: thin_down<4>(w, first, weights, staged, sums, to, part, args.width, tile.z, lane, simdgroup_at); break;
+    case 1: thin_down<1>(w, first, weights, staged, sums, to, part, args.width, tile.z, at, end, lane); break;
+    case 2: thin_down<2>(w, first, weights, staged, sums, to, part, args.width, tile.z, at, end, lane); break;
+    case 3: thin_down<3>(w, first, weights, staged, sums, to, part, args.width, tile.z, at, end, lane); break;
+    default: thin_down<4>(w, first, weights, staged, sums, to, part, args.width, tile.z, at, end, lane); break;
   }
 }

@@ -3,8 +3,8 @@
 // With few rows an expert is bound by its weights. So nothing is dequantised: codes enter the products as they are stored, as
 // in cuda/span.h, all inputs of a product are of one group, as in cuda/span_rows.h, and a group's scale and bias are applied to
 // its sums. Activations are halves already, of which eight rows are the columns of a product; they stay in threadgroup memory,
-// and simdgroups go their own ways through the weights, sixteen rows at a time. The words of the next eight groups are always
-// on their way: a group's are asked for where the last ones have been multiplied.
+// and simdgroups go their own ways through the weights, sixteen rows at a time. The words of the next groups are always on
+// their way: to the second-level cache a tile ahead, and to registers where others have been multiplied.
 #pragma once
 #include "cuda/span.h"
 #include "lib/grouped.h"
@@ -90,45 +90,55 @@ inline void thin_stage(threadgroup uint4 *staged, threadgroup float *sums, devic
   }
 }
 
+// Sends for the weights of `count` rows, a line of the second-level cache a lane.
+inline void thin_prefetch(device const uint *codes, uint row, uint count, uint cols, uint lane) {
+  for (uint word = lane * 32; word < count * cols / 8; word += 32 * 32) ly_prefetch(codes + row * (cols / 8) + word);
+}
+
 // acc += products of THIN_GROUPS groups, from `group` on, with 8 N places: acc[n] as ly_mma has it, rows g and g + 8 by places
-// 8 n + 2 t and the next. If there is `more`, asks for groups `next` .. of `rows`.
+// 8 n + 2 t and the next. If there is `more`, asks for groups `next` .. of `rows`, a half at a time: a load of each group for
+// itself would be waited for with all that were asked for since.
 template <uint INPUTS, uint N>
 inline void thin_multiply(thread float (*acc)[4], thread ThinWeights &weights, threadgroup const uint4 *staged, threadgroup const float *sums,
                           uint group, bool more, thread const ThinPair &w, ThinRows rows, uint next, uint lane) {
+  constexpr uint HALF = THIN_GROUPS / 2;
   uint t = lane % 4, scales[2], biases[2];
   if (more) thin_load_numbers(scales, biases, w, rows, next, lane);
   threadgroup const uint4 *from = staged + lane / 4 * thin_stride<INPUTS>() + group * 8 + t;
 #pragma unroll
-  for (uint i = 0; i < THIN_GROUPS; ++i) {
-    float part[N][4];
+  for (uint half_at = 0; half_at < THIN_GROUPS; half_at += HALF) {
 #pragma unroll
-    for (uint n = 0; n < N; ++n)
-      for (uint c = 0; c < 4; ++c) part[n][c] = 0.0f;
+    for (uint i = half_at; i < half_at + HALF; ++i) {
+      float part[N][4];
 #pragma unroll
-    for (uint q = 0; q < 2; ++q) {
-      uint above = weights.words[i][q], below = weights.words[i][2 + q], mask = 0x000f000fu;
+      for (uint n = 0; n < N; ++n)
+        for (uint c = 0; c < 4; ++c) part[n][c] = 0.0f;
+#pragma unroll
+      for (uint q = 0; q < 2; ++q) {
+        uint above = weights.words[i][q], below = weights.words[i][2 + q], mask = 0x000f000fu;
+#pragma unroll
+        for (uint n = 0; n < N; ++n) {
+          uint4 b = from[n * 8 * thin_stride<INPUTS>() + (i * 2 + q) * 4];
+          ly_mma(part[n], above & mask, below & mask, above >> 4 & mask, below >> 4 & mask, b.x, b.y);
+          ly_mma(part[n], above >> 8 & mask, below >> 8 & mask, above >> 12 & mask, below >> 12 & mask, b.z, b.w);
+        }
+      }
+      float scale[2], bias[2];
+      for (uint h = 0; h < 2; ++h) {
+        // 2^24 undoes what codes were divided by.
+        scale[h] = bfloat_of(simd_shuffle(weights.scales[h], ushort(lane - t + i / 2)), i % 2) * 16777216.0f;
+        bias[h] = bfloat_of(simd_shuffle(weights.biases[h], ushort(lane - t + i / 2)), i % 2);
+      }
 #pragma unroll
       for (uint n = 0; n < N; ++n) {
-        uint4 b = from[n * 8 * thin_stride<INPUTS>() + (i * 2 + q) * 4];
-        ly_mma(part[n], above & mask, below & mask, above >> 4 & mask, below >> 4 & mask, b.x, b.y);
-        ly_mma(part[n], above >> 8 & mask, below >> 8 & mask, above >> 12 & mask, below >> 12 & mask, b.z, b.w);
+        float2 sum = *(threadgroup const float2 *)(sums + (group + i) * THIN_ROWS + n * 8 + t * 2);
+        for (uint c = 0; c < 4; ++c)
+          acc[n][c] = fma(bias[c / 2], c % 2 == 0 ? sum.x : sum.y, fma(scale[c / 2], part[n][c], acc[n][c]));
       }
     }
-    if (more) thin_load(weights.words[i], w, rows, next + i, lane);
-    float scale[2], bias[2];
-    for (uint h = 0; h < 2; ++h) {
-      // 2^24 undoes what codes were divided by.
-      scale[h] = bfloat_of(simd_shuffle(weights.scales[h], ushort(lane - t + i / 2)), i % 2) * 16777216.0f;
-      bias[h] = bfloat_of(simd_shuffle(weights.biases[h], ushort(lane - t + i / 2)), i % 2);
-    }
+    if (more)
 #pragma unroll
-    for (uint n = 0; n < N; ++n) {
-      float2 sum = *(threadgroup const float2 *)(sums + (group + i) * THIN_ROWS + n * 8 + t * 2);
-      acc[n][0] += scale[0] * part[n][0] + bias[0] * sum.x;
-      acc[n][1] += scale[0] * part[n][1] + bias[0] * sum.y;
-      acc[n][2] += scale[1] * part[n][2] + bias[1] * sum.x;
-      acc[n][3] += scale[1] * part[n][3] + bias[1] * sum.y;
-    }
+      for (uint i = half_at; i < half_at + HALF; ++i) thin_load(weights.words[i], w, rows, next + i, lane);
   }
   for (uint h = 0; h < 2; ++h) {
     weights.scales[h] = scales[h];

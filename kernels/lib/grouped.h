@@ -9,7 +9,7 @@ struct GroupedArgs {
   uint width;                                        // outputs of an expert
   uint hidden_stride, choice_stride;                 // hidden[row * hidden_stride + choice * choice_stride + column]
   uint gate_stride, gate_first, up_stride, up_first; // expert e is rows first + e * stride ..
-  uint tile_rows, part;                              // places of a dense tile; outputs of a threadgroup of experts_down_fitted
+  uint tile_rows, part;                              // places of a dense tile; outputs of a threadgroup of the fitted down and the thin kernels
 };
 
 // What a threadgroup works on: its expert, how many of its BM places are used, and the assignment of place `at`.

@@ -8,9 +8,9 @@ use crate::entry::{Bits, entry, entry2, entry3};
 use crate::launch::{ExpertsDown, ExpertsDownMatmul, ExpertsDownMma, ExpertsGateUp, ExpertsGateUpMatmul, GroupedArgs, MoeCombine};
 use crate::matrix::{GpuExperts, GpuMatrix};
 use crate::policy::{
-    DOWN_SPANS_MAX, FEW_ROWS, FITTED_ROWS, FITTED_THREADS, GATE_OUTPUTS, OUTPUT_THREADS, PROJECT_THREADS, THIN_THREADS, TILE_COLS,
-    TILE_GATE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, fitted_dense, fitted_parts, fitted_rows, mma_simdgroups, mma_tiles, span_inputs,
-    tile_rows, wgmma_rows,
+    DOWN_SPANS_MAX, FEW_ROWS, FITTED_ROWS, FITTED_THREADS, GATE_OUTPUTS, OUTPUT_THREADS, PROJECT_THREADS, THIN_DOWN_PART, THIN_GATE_PART,
+    THIN_THREADS, TILE_COLS, TILE_GATE_COLS, TILE_THREADS, WG_ROWS, WG_THREADS, fitted_dense, fitted_parts, fitted_rows, mma_simdgroups,
+    mma_tiles, span_inputs, tile_rows, wgmma_rows,
 };
 
 /// One grouped product: the routed experts, or the shared expert for all rows.
@@ -239,7 +239,7 @@ impl<B: Backend> GpuDevice<B> {
         let grouped = if fitted { self.fitted_gate(grouped, gate.rows) } else { grouped };
         let (arena, rows) = (&self.arena, grouped.tile_rows);
         let (entry, columns, threads) = if thin {
-            ("experts_gate_up_thin", gate.rows, THIN_THREADS)
+            ("experts_gate_up_thin", THIN_GATE_PART, THIN_THREADS)
         } else if fitted {
             ("experts_gate_up_fitted", WG_ROWS, FITTED_THREADS)
         } else if self.native.wgmma && gate.all.has_wgmma() {
@@ -259,7 +259,12 @@ impl<B: Backend> GpuDevice<B> {
             order: arena.order,
             tiles: arena.tiles,
             hidden,
-            args: GroupedArgs { up_stride: up.stride as u32, up_first: up.first as u32, ..self.grouped_args(grouped, &gate, gate.rows) },
+            args: GroupedArgs {
+                up_stride: up.stride as u32,
+                up_first: up.first as u32,
+                part: columns as u32,
+                ..self.grouped_args(grouped, &gate, gate.rows)
+            },
             grid: self.grouped_grid(grouped, gate.rows.div_ceil(columns), fitted || thin),
             threads,
         }
@@ -273,7 +278,7 @@ impl<B: Backend> GpuDevice<B> {
         let (grouped, part) = if thin { (grouped, None) } else { self.fitted_down(grouped, down.all.cols) };
         let (config, arena, rows) = (&self.config, &self.arena, grouped.tile_rows);
         let (entry, columns, threads) = if thin {
-            ("experts_down_thin", config.hidden, THIN_THREADS)
+            ("experts_down_thin", THIN_DOWN_PART, THIN_THREADS)
         } else if let Some(part) = part {
             ("experts_down_fitted", part, FITTED_THREADS)
         } else if self.native.wgmma && down.all.has_wgmma() {
