@@ -97,7 +97,7 @@ kernel void experts_gate_up_mma(device const uint *gate_codes [[buffer(0)]], dev
     uint at = choice * args.width + first + thread_at;
     device float *to = hidden + row * (k * args.width + args.shared_width);
     to[at] = value;
-    halves_store<4>(to + args.halves, at, value);
+    if (args.halves > 0) halves_store<4>(to + args.halves, at, value);
   }
 }
 LY_KERNEL(experts_gate_up_mma, experts_gate_up_mma<false>)

@@ -205,9 +205,10 @@ pub fn thin_covers(hidden: usize, width: usize) -> bool {
     inputs(hidden, THIN_GATE_INPUTS) && inputs(width, THIN_DOWN_INPUTS)
 }
 
-/// Whether experts of `assignments` rows together go through the thin kernels: while nearly all of them have one tile.
+/// Whether experts of `assignments` rows together go through the thin kernels. On an H200 a prompt of 256 tokens, eight rows an
+/// expert, gained 7 %; one of 512 lost 2 %.
 pub fn thin_suits(assignments: usize, experts: usize) -> bool {
-    assignments <= 20 * experts
+    assignments <= 10 * experts
 }
 
 /// Rows of activations of a tile of `project_bytes`.

@@ -89,7 +89,7 @@ impl<B: Backend> GpuDevice<B> {
             block_tokens: parts.block_tokens,
             stride: projected.width as u32,
             mixed_stride: mixed.width as u32,
-            halves: self.halves_after(mixed.width),
+            halves: self.halves_after([mixed.width, self.config.q_width()]),
             grid: [config.heads_q, rows, config.head_dim.div_ceil(COMBINE_VALUES)],
             threads: COMBINE_THREADS,
         }

@@ -45,7 +45,7 @@ impl<B: Backend> GpuDevice<B> {
             narrow: self.narrow(),
             row_count: rows as u32,
             eps: config.rms_eps,
-            halves: self.halves_after(mixed.width),
+            halves: self.halves_after([mixed.width, self.config.v_width()]),
         }
     }
 

@@ -108,7 +108,7 @@ impl<B: Backend> GpuDevice<B> {
             up_first: up.first as u32,
             parts: self.chained_parts(),
             eps: config.rms_eps,
-            halves: self.halves_after(self.hidden_width()),
+            halves: if self.mma_down_spans(layer).is_some() { self.halves_after([self.hidden_width(); 2]) } else { 0 },
             grid: [config.expert_width.max(config.shared_width).div_ceil(outputs), config.experts_per_token + 1, rows],
             threads,
         }
@@ -215,7 +215,7 @@ impl<B: Backend> GpuDevice<B> {
             shared_width: config.shared_width as u32,
             stride: down.stride as u32,
             first: down.first as u32,
-            halves: self.halves_after(config.hidden),
+            halves: self.halves_after([config.hidden; 2]),
             grid: [parts, rows, 1],
             threads: 32 * spans as u32,
         }

@@ -18,7 +18,7 @@ use crate::commands::View;
 use crate::device::{Chained, GpuDevice};
 use crate::entry::{Bits, entry};
 use crate::launch::{Embed, Halve, Norm};
-use crate::policy::{FEW_ROWS, LAYER_POSITIONS, LAYER_WORK, flash_tokens};
+use crate::policy::{FEW_ROWS, LAYER_POSITIONS, LAYER_WORK, flash_tokens, span_inputs};
 use multiply::Product;
 
 impl<B: Backend> Steps for GpuDevice<B> {
@@ -75,7 +75,7 @@ impl<B: Backend> Steps for GpuDevice<B> {
             sums: self.arena.sums,
             hidden: self.config.hidden as u32,
             group_shift: matrix.group_shift,
-            halves: self.halves_after(self.config.hidden),
+            halves: self.halves_after([self.config.hidden; 2]),
             grid: [rows, parts, 1],
             threads: 32,
         }
@@ -271,18 +271,19 @@ impl<B: Backend> GpuDevice<B> {
         self.chained.map_or(0, |(_, parts)| parts as u32)
     }
 
-    /// Values from a buffer of rows of `width` inputs to the same in halves, as kernels take it; 0 where no kernel wants them.
-    fn halves_after(&self, width: usize) -> u32 {
-        let wanted = self.native.mma && self.staged.rows <= FEW_ROWS;
-        if wanted { (FEW_ROWS.min(self.capacity.rows) * width) as u32 } else { 0 }
+    /// Values from a buffer of rows of `cols` inputs to the same in halves, as kernels take it; 0 where no kernel wants them. Whose
+    /// rows are not of whole spans has none: its halves would reach into the next row's.
+    fn halves_after(&self, [x_stride, cols]: [usize; 2]) -> u32 {
+        let wanted = self.native.mma && self.staged.rows <= FEW_ROWS && cols.is_multiple_of(span_inputs(Bits::Q4));
+        if wanted { (FEW_ROWS.min(self.capacity.rows) * x_stride) as u32 } else { 0 }
     }
 
     /// `cols` inputs of each row of `x` in halves, for codes of `bits`: as they were made, or made now.
     fn in_halves(&mut self, stage: &'static str, rows: usize, x: View, [x_stride, cols]: [usize; 2], bits: Bits) -> View {
-        let bytes = 4 * rows * cols;
-        if self.halved == Some(x) {
+        let (bytes, after) = (4 * rows * cols, self.halves_after([x_stride, cols]) as usize);
+        if self.halved == Some(x) && after > 0 {
             let order = if bits == Bits::Q4 { 1 } else { 2 };
-            return x.part(order * 4 * self.halves_after(x_stride) as usize, bytes);
+            return x.part(order * 4 * after, bytes);
         }
         let out = self.arena.halves.part(0, bytes);
         Halve {

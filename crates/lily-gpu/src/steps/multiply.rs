@@ -217,7 +217,7 @@ impl<B: Backend> GpuDevice<B> {
             head_shift: head_dim.map_or(0, usize::ilog2),
             head_share: (self.config.dim_v as f32).recip(),
             eps: self.config.rms_eps,
-            halves: self.halves_after(matrix.rows),
+            halves: self.halves_after([matrix.rows; 2]),
             grid: [parts, row_tiles, 1],
             threads,
         }

@@ -73,7 +73,7 @@ pub const FITTED_COUNTS: [usize; 12] = [0, 1, 15, 16, 17, 130, 144, 160, 161, 25
 
 /// Experts that the thin kernels cover, in one span and in two.
 pub fn thin() -> ModelDims {
-    let moe = MoeDims { experts: 16, experts_per_token: 6, expert_width: 512, shared_width: 128, normalise_top: true };
+    let moe = MoeDims { experts: 32, experts_per_token: 6, expert_width: 512, shared_width: 128, normalise_top: true };
     ModelDims { hidden: 1024, moe, ..spans() }
 }
 
