@@ -10,7 +10,6 @@ pub mod buffer;
 pub mod convert;
 mod delta;
 mod device;
-pub mod exp;
 pub mod isa;
 mod kv;
 mod layers;

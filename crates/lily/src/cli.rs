@@ -74,9 +74,9 @@ pub struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
 
-    /// Prompt tokens processed in one pass [default: 512; 2048 on a GPU]
-    #[arg(long, value_name = "TOKENS", value_parser = parse_chunk)]
-    pub chunk: Option<usize>,
+    /// Prompt tokens processed in one pass: many read the experts' weights seldom, few let another request in soon
+    #[arg(long, value_name = "TOKENS", value_parser = parse_chunk, default_value = "2048")]
+    pub chunk: usize,
 
     /// Precision of activations where they meet quantised weights, on the CPU [default: i16]
     #[arg(long, value_enum)]

@@ -21,16 +21,9 @@ use crate::cli::{ActivationsChoice, DeviceChoice, ModelArgs};
 pub struct Opening<'a> {
     pub config: &'a ModelConfig,
     pub weights: &'a Weights,
-    /// What to allocate: GPUs take larger passes.
-    pub capacity: &'a dyn Fn(Kind) -> Capacity,
+    /// What to allocate.
+    pub capacity: Capacity,
     pub gpu: GpuOptions,
-}
-
-/// What kind of device is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Processor,
-    Gpu,
 }
 
 /// What to do with the device, whichever it is.
@@ -61,19 +54,19 @@ fn cpu<U: Use>(args: &ModelArgs, opening: &Opening<'_>, user: U) -> anyhow::Resu
         Some(ActivationsChoice::I16) => options.with_activations(Activations::I16),
         Some(ActivationsChoice::I8) => options.with_activations(Activations::I8),
     };
-    user.cpu(CpuDevice::new(opening.config, opening.weights, (opening.capacity)(Kind::Processor), options)?)
+    user.cpu(CpuDevice::new(opening.config, opening.weights, opening.capacity, options)?)
 }
 
-fn gpu<B: Backend + 'static, U: Use>(backend: B, kind: Kind, opening: &Opening<'_>, user: U) -> anyhow::Result<U::Output> {
+fn gpu<B: Backend + 'static, U: Use>(backend: B, opening: &Opening<'_>, user: U) -> anyhow::Result<U::Output> {
     let Opening { config, weights, capacity, gpu } = *opening;
-    user.gpu(GpuDevice::new(backend, config, weights, capacity(kind), gpu)?)
+    user.gpu(GpuDevice::new(backend, config, weights, capacity, gpu)?)
 }
 
 #[cfg(unix)]
 fn sim<U: Use>(args: &ModelArgs, opening: &Opening<'_>, user: U) -> anyhow::Result<U::Output> {
     let threads = args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     let options = SimOptions { threads, poison_threadgroup: false, ..SimOptions::default() };
-    gpu(SimBackend::new(Simulator::built_in(), options)?, Kind::Processor, opening, user)
+    gpu(SimBackend::new(Simulator::built_in(), options)?, opening, user)
 }
 
 #[cfg(not(unix))]
@@ -88,7 +81,7 @@ fn cuda_options() -> CudaOptions {
 
 #[cfg(any(target_os = "linux", target_os = "windows"))]
 fn cuda<U: Use>(opening: &Opening<'_>, user: U) -> anyhow::Result<U::Output> {
-    gpu(CudaBackend::new(cuda_options())?, Kind::Gpu, opening, user)
+    gpu(CudaBackend::new(cuda_options())?, opening, user)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "windows")))]
@@ -98,7 +91,7 @@ fn cuda<U: Use>(_opening: &Opening<'_>, _user: U) -> anyhow::Result<U::Output> {
 
 #[cfg(target_os = "macos")]
 fn metal<U: Use>(opening: &Opening<'_>, user: U) -> anyhow::Result<U::Output> {
-    gpu(MetalBackend::new()?, Kind::Gpu, opening, user)
+    gpu(MetalBackend::new()?, opening, user)
 }
 
 #[cfg(not(target_os = "macos"))]
@@ -109,7 +102,7 @@ fn metal<U: Use>(_opening: &Opening<'_>, _user: U) -> anyhow::Result<U::Output> 
 #[cfg(target_os = "macos")]
 fn auto<U: Use>(args: &ModelArgs, opening: &Opening<'_>, user: U) -> anyhow::Result<U::Output> {
     match MetalBackend::new() {
-        Ok(backend) => gpu(backend, Kind::Gpu, opening, user),
+        Ok(backend) => gpu(backend, opening, user),
         Err(error) => {
             tracing::warn!(%error, "Metal cannot be used: computing on the processor");
             cpu(args, opening, user)
@@ -120,7 +113,7 @@ fn auto<U: Use>(args: &ModelArgs, opening: &Opening<'_>, user: U) -> anyhow::Res
 #[cfg(any(target_os = "linux", target_os = "windows"))]
 fn auto<U: Use>(args: &ModelArgs, opening: &Opening<'_>, user: U) -> anyhow::Result<U::Output> {
     match CudaBackend::new(cuda_options()) {
-        Ok(backend) => gpu(backend, Kind::Gpu, opening, user),
+        Ok(backend) => gpu(backend, opening, user),
         Err(error) => {
             tracing::debug!(%error, "no NVIDIA GPU can be used: computing on the processor");
             cpu(args, opening, user)

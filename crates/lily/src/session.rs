@@ -11,7 +11,7 @@ use lily_model::{Capacity, Checkpoint, Device, ModelConfig, PAGE_TOKENS, Runner,
 use lily_text::Text;
 
 use crate::cli::{ModelArgs, SamplingArgs};
-use crate::device::{self, Any, Kind, Opening, UseAny};
+use crate::device::{self, Any, Opening, UseAny};
 use crate::source::{self, Source};
 
 /// A model, ready to answer.
@@ -45,10 +45,10 @@ pub fn start(args: &ModelArgs, limits: &Limits) -> anyhow::Result<Session> {
 
     let footprint = Footprint::new(&config, &weights);
     let context = context(args.context, &config, &footprint, limits.slots)?;
-    let capacity = |kind: Kind| Capacity {
+    let capacity = Capacity {
         slots: limits.slots,
         pages: limits.slots * context.div_ceil(PAGE_TOKENS) + limits.cache_bytes / footprint.page_bytes().max(1),
-        rows: chunk(args, kind) + limits.slots,
+        rows: args.chunk + limits.slots,
         logit_rows: limits.slots.max(8),
     };
     let disk = match limits.disk.clone() {
@@ -56,7 +56,7 @@ pub fn start(args: &ModelArgs, limits: &Limits) -> anyhow::Result<Session> {
         None => None,
     };
     let options = Options { context, queue_max: limits.queue, cache_bytes: limits.cache_bytes, disk, ..Options::default() };
-    let opening = Opening { config: &config, weights: &weights, capacity: &capacity, gpu: GpuOptions::default() };
+    let opening = Opening { config: &config, weights: &weights, capacity, gpu: GpuOptions::default() };
     let engine = device::open(args, &opening, Any(Start { config: config.clone(), options, slots: limits.slots }))?;
     tracing::debug!(model = name, context, device = engine.device_name(), "ready");
     Ok(Session { name, text: Arc::new(text), engine })
@@ -91,14 +91,6 @@ impl UseAny for Start {
         let chunk = device.capacity().rows - self.slots;
         Ok(Engine::start(Runner::new(self.config, device)?, Options { chunk, ..self.options }))
     }
-}
-
-/// Prompt tokens of one pass: what keeps a GPU busy would keep a processor for seconds.
-pub fn chunk(args: &ModelArgs, kind: Kind) -> usize {
-    args.chunk.unwrap_or(match kind {
-        Kind::Processor => 512,
-        Kind::Gpu => 2048,
-    })
 }
 
 /// The context asked for; without a wish, the model's, halved until its keys and values fit in half of

@@ -1,8 +1,10 @@
 //! The attention loop: some rows of queries that share a key/value head, over consecutive positions.
 //!
-//! Positions go 32 at a time: their keys are multiplied with all query rows ([`score`]), each row's maximum and sum
-//! advance ([`TileTask::soften`]), then their values are added ([`accumulate`]). Both products keep 4 rows by 2 vectors
-//! in registers. Many query rows are worth widening the keys and values to f32 first; a few read them as they are.
+//! Positions go 32 at a time: their keys are multiplied with all query rows, each row's maximum and sum advance, then
+//! their values are added ([`accumulate`]). All products keep `R` by 2 vectors in registers. A few query rows read keys and
+//! values as they are, and a vector is a part of a row, so that each score is a sum of lanes ([`score`], [`TileTask::soften`]).
+//! Many are worth widening keys and values first, and turning the queries: a vector is then as many rows, and neither
+//! scores nor their maxima are ever summed or compared across lanes ([`score_turned`], [`TileTask::soften_turned`]).
 
 use lily_model::{PAGE_TOKENS, Page};
 
@@ -14,21 +16,20 @@ use crate::simd::{Kernel, Simd};
 const STEP: usize = 32;
 /// Half floats in a cache line.
 const LINE: usize = 32;
-/// Query rows that go together in registers.
-const ROWS: usize = 4;
-/// Up to this many query rows read the cache without widening it first: each row of the cache is converted once for
-/// every four of them.
-const DIRECT_ROWS: usize = 2 * ROWS;
+/// Lanes of two of the widest vectors.
+const LANES_MAX: usize = 32;
+/// Up to this many query rows read the cache without widening it first.
+const DIRECT_ROWS: usize = 8;
 
 /// One thread's room for a tile.
 pub(crate) struct TileScratch {
-    /// Scaled queries, `[rows, stride]`.
+    /// Scaled queries: `[rows, stride]`, of many rows `[rows / pair, stride, pair]` for the lanes of two vectors.
     queries: Vec<f32>,
     /// Sums of weighted values, `[rows, stride]`.
     sums: Vec<f32>,
     /// Widened keys, then values, of one step, `[STEP, stride]`.
     widened: Vec<f32>,
-    /// Scores, then weights, `[rows, STEP]`.
+    /// Scores, then weights: `[rows, STEP]`, of many rows `[STEP, rows]`.
     scores: Vec<f32>,
     /// Running maximum of each row.
     max: Vec<f32>,
@@ -38,7 +39,7 @@ pub(crate) struct TileScratch {
 
 impl TileScratch {
     pub fn new(dims: &AttentionDims) -> Self {
-        let rows = (dims.tile_tokens() * dims.group()).next_multiple_of(ROWS);
+        let rows = (dims.tile_tokens() * dims.group()).next_multiple_of(LANES_MAX);
         TileScratch {
             queries: vec![0.0; rows * dims.stride],
             sums: vec![0.0; rows * dims.stride],
@@ -75,8 +76,20 @@ impl Kernel for TileTask<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) {
-        let rows = self.load_queries(s);
+    fn run<S: Simd>(self, s: S) {
+        if S::REGISTERS == 32 { self.attend::<S, 8>(s) } else { self.attend::<S, 4>(s) }
+    }
+}
+
+impl TileTask<'_> {
+    /// `R`: query rows, or positions, that meet two vectors in registers.
+    #[inline(always)]
+    fn attend<S: Simd, const R: usize>(mut self, s: S) {
+        let own = self.projected.len() / self.width * self.dims.group();
+        let turned = own > DIRECT_ROWS;
+        let pair = 2 * S::LANES;
+        let rows = own.next_multiple_of(if turned { pair } else { R });
+        self.load_queries(rows, turned.then_some(pair));
         let mut at = self.positions.start;
         while at < self.positions.end {
             let count = STEP.min(self.positions.end - at);
@@ -85,54 +98,43 @@ impl Kernel for TileTask<'_> {
             // Whole steps stay inside a page: what stands behind `count` is stale or zero, and masked.
             let length = STEP * self.dims.stride;
             let (keys, values) = (&self.cache[keys..keys + length], &self.cache[values..values + length]);
-            let shape = Shape { rows, count, stride: self.dims.stride };
-            if rows <= DIRECT_ROWS {
-                score::<S, Half>(s, self.scratch, keys, shape);
-                self.soften(s, at, count);
-                accumulate::<S, Half>(s, self.scratch, values, shape);
-            } else {
+            let shape = Shape { rows, count, stride: self.dims.stride, weight_steps: if turned { [1, rows] } else { [STEP, 1] } };
+            if turned {
                 let mut widened = std::mem::take(&mut self.scratch.widened);
                 widen(s, &keys[..count * shape.stride], &mut widened);
-                score::<S, Single>(s, self.scratch, &widened, shape);
-                self.soften(s, at, count);
+                score_turned::<S, R>(s, self.scratch, &widened, shape);
+                self.soften_turned(s, at, shape);
                 widen(s, &values[..count * shape.stride], &mut widened);
-                accumulate::<S, Single>(s, self.scratch, &widened, shape);
+                accumulate::<S, Single, R>(s, self.scratch, &widened, shape);
                 self.scratch.widened = widened;
+            } else {
+                score::<S, R>(s, self.scratch, keys, shape);
+                self.soften(s, at, count);
+                accumulate::<S, Half, R>(s, self.scratch, values, shape);
             }
             at += count;
         }
     }
-}
 
-impl TileTask<'_> {
-    /// Copies the queries, scaled by `head_dim^-0.5`, pads rows with zeros and resets sums. Returns the padded row count.
+    /// Copies the queries, scaled by `head_dim^-0.5` and perhaps turned, pads rows with zeros and resets sums.
     #[inline(always)]
-    fn load_queries<S: Simd>(&mut self, s: S) -> usize {
+    fn load_queries(&mut self, rows: usize, pair: Option<usize>) {
         let AttentionDims { head_dim, stride, .. } = self.dims;
-        let (group, tokens) = (self.dims.group(), self.projected.len() / self.width);
-        let rows = (tokens * group).next_multiple_of(ROWS);
-        let scale = s.splat(1.0 / (head_dim as f32).sqrt());
+        let group = self.dims.group();
+        let own = self.projected.len() / self.width * group;
+        let scale = 1.0 / (head_dim as f32).sqrt();
         let scratch = &mut *self.scratch;
-        for row in 0..rows {
-            let out = &mut scratch.queries[row * stride..(row + 1) * stride];
-            if row >= tokens * group {
-                out.fill(0.0);
-                continue;
-            }
+        scratch.queries[..rows * stride].fill(0.0);
+        for row in 0..own {
             let projected = &self.projected[row / group * self.width..][..self.width];
             let query = &projected[self.dims.query_at(self.head * group + row % group)..][..head_dim];
-            for at in (0..stride).step_by(S::LANES) {
-                // SAFETY: `head_dim - at` values of the query follow `at`, none past its end; `out` has `stride` values.
-                unsafe {
-                    let x = if at < head_dim { s.load_some(query.as_ptr().add(at), head_dim - at) } else { s.zero() };
-                    s.store(out.as_mut_ptr().add(at), s.mul(x, scale));
-                }
-            }
+            let (first, step) = pair.map_or((row * stride, 1), |pair| (row / pair * pair * stride + row % pair, pair));
+            let places = scratch.queries[first..].iter_mut().step_by(step);
+            places.zip(query).for_each(|(place, x)| *place = x * scale);
         }
         scratch.sums[..rows * stride].fill(0.0);
         scratch.max[..rows].fill(f32::NEG_INFINITY);
         scratch.total[..rows].fill(0.0);
-        rows
     }
 
     /// Turns the scores of `count` positions from `at` on into weights; rescales what was summed where the maximum grew.
@@ -174,6 +176,54 @@ impl TileTask<'_> {
             scratch.max[row] = max;
             if shrink != 1.0 {
                 crate::norm::scale(s, &mut scratch.sums[row * self.dims.stride..(row + 1) * self.dims.stride], shrink);
+            }
+        }
+    }
+
+    /// As [`TileTask::soften`], of many rows.
+    #[inline(always)]
+    fn soften_turned<S: Simd>(&mut self, s: S, at: usize, Shape { rows, count, stride, .. }: Shape) {
+        let (group, own) = (self.dims.group(), self.projected.len() / self.width * self.dims.group());
+        let scratch = &mut *self.scratch;
+        let scores = &mut scratch.scores[..count * rows];
+        if self.start + 1 < at + count {
+            for row in 0..own {
+                let seen = (self.start + row / group + 1).saturating_sub(at).min(count);
+                (seen..count).for_each(|position| scores[position * rows + row] = f32::NEG_INFINITY);
+            }
+        }
+        for row in (0..rows).step_by(S::LANES) {
+            let mut before = [0.0; LANES_MAX];
+            let before = &mut before[..S::LANES];
+            before.copy_from_slice(&scratch.max[row..row + S::LANES]);
+            // SAFETY: `row + LANES <= rows`, of which there are as many scores for each of `count` positions.
+            let total = unsafe {
+                let mut max = s.load(before.as_ptr());
+                for position in 0..count {
+                    max = s.max(max, s.load(scores.as_ptr().add(position * rows + row)));
+                }
+                s.store(scratch.max.as_mut_ptr().add(row), max);
+                let mut total = s.zero();
+                for position in 0..count {
+                    let place = scores.as_mut_ptr().add(position * rows + row);
+                    let weight = s.exp(s.sub(s.load(place), max));
+                    s.store(place, weight);
+                    total = s.add(total, weight);
+                }
+                total
+            };
+            for (row, before) in (row..row + S::LANES).zip(before) {
+                let max = scratch.max[row];
+                if *before != max {
+                    let shrink = (*before - max).exp();
+                    scratch.total[row] *= shrink;
+                    crate::norm::scale(s, &mut scratch.sums[row * stride..(row + 1) * stride], shrink);
+                }
+            }
+            // SAFETY: as above.
+            unsafe {
+                let place = scratch.total.as_mut_ptr().add(row);
+                s.store(place, s.add(s.load(place), total));
             }
         }
     }
@@ -236,25 +286,27 @@ struct Shape {
     /// Positions, at most STEP.
     count: usize,
     stride: usize,
+    /// From weight to weight: to the next row, to the next position.
+    weight_steps: [usize; 2],
 }
 
 /// `scores[row, position] = query[row] · key[position]`. An odd last position is paired with whatever stands behind it;
 /// that score is masked. `keys [STEP, stride]`.
 #[inline(always)]
-fn score<S: Simd, K: Stored>(s: S, scratch: &mut TileScratch, keys: &[K::Value], Shape { rows, count, stride }: Shape) {
+fn score<S: Simd, const R: usize>(s: S, scratch: &mut TileScratch, keys: &[u16], Shape { rows, count, stride, .. }: Shape) {
     let (queries, keys) = (&scratch.queries[..rows * stride], &keys[..STEP * stride]);
-    for row in (0..rows).step_by(ROWS) {
+    for row in (0..rows).step_by(R) {
         for position in (0..count).step_by(2) {
-            if K::FAR && row == 0 {
+            if row == 0 {
                 let ahead = keys.as_ptr().wrapping_add((position + STEP) * stride);
                 (0..2 * stride).step_by(LINE).for_each(|at| s.prefetch(ahead.wrapping_add(at)));
             }
-            let mut sums = [[s.zero(); 2]; ROWS];
+            let mut sums = [[s.zero(); 2]; R];
             for at in (0..stride).step_by(S::LANES) {
-                // SAFETY: `row + ROWS <= rows`, `position + 2 <= STEP`, and rows are whole vectors long.
+                // SAFETY: `row + R <= rows`, `position + 2 <= STEP`, and rows are whole vectors long.
                 unsafe {
-                    let key = K::load(s, keys.as_ptr().add(position * stride + at));
-                    let next = K::load(s, keys.as_ptr().add((position + 1) * stride + at));
+                    let key = s.load_half(keys.as_ptr().add(position * stride + at));
+                    let next = s.load_half(keys.as_ptr().add((position + 1) * stride + at));
                     for (r, sums) in sums.iter_mut().enumerate() {
                         let query = s.load(queries.as_ptr().add((row + r) * stride + at));
                         sums[0] = s.mul_add(query, key, sums[0]);
@@ -270,35 +322,66 @@ fn score<S: Simd, K: Stored>(s: S, scratch: &mut TileScratch, keys: &[K::Value],
     }
 }
 
-/// `sums[row] += weight[row, position] * value[position]` over the positions. `values [STEP, stride]`.
+/// `scores[position, row]`, of many rows: `R` positions meet two vectors of rows. `keys [STEP, stride]`, of which those
+/// behind `count` are whatever they are; so are their scores, which nobody reads.
 #[inline(always)]
-fn accumulate<S: Simd, K: Stored>(s: S, scratch: &mut TileScratch, values: &[K::Value], shape: Shape) {
-    let Shape { rows, stride, .. } = shape;
-    let (weights, sums) = (&scratch.scores[..rows * STEP], &mut scratch.sums[..rows * stride]);
-    // A row is a multiple of 16 values, for 16 lanes perhaps an odd number of vectors.
-    let pairs = stride / (2 * S::LANES) * 2 * S::LANES;
-    for row in (0..rows).step_by(ROWS) {
-        for at in (0..pairs).step_by(2 * S::LANES) {
-            accumulate_block::<S, K, 2>(s, (row, at), (weights, values, sums), shape);
-        }
-        if pairs < stride {
-            accumulate_block::<S, K, 1>(s, (row, pairs), (weights, values, sums), shape);
+fn score_turned<S: Simd, const R: usize>(s: S, scratch: &mut TileScratch, keys: &[f32], Shape { rows, count, stride, .. }: Shape) {
+    let (queries, keys) = (&scratch.queries[..rows * stride], &keys[..STEP * stride]);
+    let scores = &mut scratch.scores[..STEP * rows];
+    for row in (0..rows).step_by(2 * S::LANES) {
+        let queries = &queries[row * stride..(row + 2 * S::LANES) * stride];
+        for position in (0..count).step_by(R) {
+            let mut sums = [[s.zero(); 2]; R];
+            // SAFETY: `position + R <= STEP`, and `row + 2 LANES <= rows`.
+            unsafe {
+                for at in 0..stride {
+                    let query = queries.as_ptr().add(at * 2 * S::LANES);
+                    let queries = [s.load(query), s.load(query.add(S::LANES))];
+                    for (p, sums) in sums.iter_mut().enumerate() {
+                        let key = s.splat(*keys.as_ptr().add((position + p) * stride + at));
+                        sums[0] = s.mul_add(queries[0], key, sums[0]);
+                        sums[1] = s.mul_add(queries[1], key, sums[1]);
+                    }
+                }
+                for (p, sums) in sums.into_iter().enumerate() {
+                    let place = scores.as_mut_ptr().add((position + p) * rows + row);
+                    s.store(place, sums[0]);
+                    s.store(place.add(S::LANES), sums[1]);
+                }
+            }
         }
     }
 }
 
-/// `ROWS` rows from `row` on, `VECTORS` vectors from `at` on.
+/// `sums[row] += weight[row, position] * value[position]` over the positions. `values [STEP, stride]`.
 #[inline(always)]
-fn accumulate_block<S: Simd, K: Stored, const VECTORS: usize>(
+fn accumulate<S: Simd, K: Stored, const R: usize>(s: S, scratch: &mut TileScratch, values: &[K::Value], shape: Shape) {
+    let Shape { rows, stride, .. } = shape;
+    let (weights, sums) = (&scratch.scores[..rows * STEP], &mut scratch.sums[..rows * stride]);
+    // A row is a multiple of 16 values, for 16 lanes perhaps an odd number of vectors.
+    let pairs = stride / (2 * S::LANES) * 2 * S::LANES;
+    for row in (0..rows).step_by(R) {
+        for at in (0..pairs).step_by(2 * S::LANES) {
+            accumulate_block::<S, K, R, 2>(s, (row, at), (weights, values, sums), shape);
+        }
+        if pairs < stride {
+            accumulate_block::<S, K, R, 1>(s, (row, pairs), (weights, values, sums), shape);
+        }
+    }
+}
+
+/// `R` rows from `row` on, `VECTORS` vectors from `at` on.
+#[inline(always)]
+fn accumulate_block<S: Simd, K: Stored, const R: usize, const VECTORS: usize>(
     s: S,
     (row, at): (usize, usize),
     (weights, values, sums): (&[f32], &[K::Value], &mut [f32]),
-    Shape { count, stride, .. }: Shape,
+    Shape { count, stride, weight_steps: [to_row, to_position], .. }: Shape,
 ) {
     let values = &values[..count * stride];
-    // SAFETY: `row + ROWS` rows of weights and sums and `at + VECTORS * LANES <= stride` values in each row exist.
+    // SAFETY: `row + R` rows of weights and sums and `at + VECTORS * LANES <= stride` values in each row exist.
     unsafe {
-        let mut held = [[s.zero(); VECTORS]; ROWS];
+        let mut held = [[s.zero(); VECTORS]; R];
         for (r, held) in held.iter_mut().enumerate() {
             for (v, held) in held.iter_mut().enumerate() {
                 *held = s.load(sums.as_ptr().add((row + r) * stride + at + v * S::LANES));
@@ -313,7 +396,7 @@ fn accumulate_block<S: Simd, K: Stored, const VECTORS: usize>(
                 *value = K::load(s, values.as_ptr().add(position * stride + at + v * S::LANES));
             }
             for (r, held) in held.iter_mut().enumerate() {
-                let weight = s.splat(*weights.get_unchecked((row + r) * STEP + position));
+                let weight = s.splat(*weights.get_unchecked((row + r) * to_row + position * to_position));
                 for (held, &value) in held.iter_mut().zip(&value) {
                     *held = s.mul_add(weight, value, *held);
                 }

@@ -9,9 +9,8 @@ use super::integer::TILE;
 use super::project::{BLOCK_MAX, Source, UNIT, block_max, pieces};
 use super::workspace::{Options, Workspace};
 use super::{PackedExperts, PackedMatrix, integer};
-use crate::exp::silu;
-use crate::isa::Isa;
 use crate::quantise::{Activations, grow};
+use crate::simd::{Kernel, Simd};
 use crate::team::{Chunks, Disjoint, Team};
 
 /// Which experts every row chose.
@@ -123,7 +122,7 @@ impl GateUpExperts<'_> {
                             let first = row as usize * hidden_stride + slot as usize * width + range.start;
                             // SAFETY: a pair's columns belong to one group, and ranges taken are disjoint.
                             let hidden = unsafe { hidden.slice(first..first + range.len()) };
-                            swiglu(isa, gate, up, hidden);
+                            SwiGlu { gate, up, out: hidden }.on(isa);
                         }
                     }
                 });
@@ -224,7 +223,7 @@ impl DownExperts<'_> {
                                 let (row, slot) = (row as usize, slot as usize);
                                 let weight = if slot == per_row { routes.shared[row] } else { routes.weights[row * per_row + slot] };
                                 let sum = &mut scratch.sum[row * length..(row + 1) * length];
-                                sum.iter_mut().zip(products).for_each(|(sum, product)| *sum += weight * product);
+                                AddScaled { weight, products, sum }.on(isa);
                             }
                         }
                     }
@@ -232,7 +231,7 @@ impl DownExperts<'_> {
                         let first = row * residual_stride + range.start;
                         // SAFETY: ranges taken are disjoint.
                         let residual = unsafe { residual.slice(first..first + length) };
-                        residual.iter_mut().zip(sum).for_each(|(residual, sum)| *residual += sum);
+                        AddScaled { weight: 1.0, products: sum, sum: residual }.on(isa);
                     }
                 }
             }
@@ -247,27 +246,57 @@ fn activations(options: &Options, rows: usize) -> Activations {
 /// Outputs that are summed over the experts at once: the sums stay in the second-level cache, and an
 /// expert's rows are long enough to stream.
 fn sum_max(rows: usize) -> usize {
-    const SUMS_MAX: usize = 1 << 16;
+    const SUMS_MAX: usize = 1 << 18;
     (SUMS_MAX / rows / UNIT * UNIT).clamp(UNIT, BLOCK_MAX)
 }
 
-fn swiglu(isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
+/// `out = silu(gate) * up`
+struct SwiGlu<'a> {
+    gate: &'a [f32],
+    up: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for SwiGlu<'_> {
+    type Output = ();
+
     #[inline(always)]
-    fn body(gate: &[f32], up: &[f32], out: &mut [f32]) {
-        for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
-            *out = silu(gate) * up;
+    fn run<S: Simd>(self, s: S) {
+        let SwiGlu { gate, up, out } = self;
+        let (gate, up) = (&gate[..out.len()], &up[..out.len()]);
+        for at in (0..out.len()).step_by(S::LANES) {
+            let count = out.len() - at;
+            // SAFETY: `count` values follow `at` in all three.
+            unsafe {
+                let (gate, up) = (s.load_some(gate.as_ptr().add(at), count), s.load_some(up.as_ptr().add(at), count));
+                s.store_some(out.as_mut_ptr().add(at), count, s.mul(s.silu(gate), up));
+            }
         }
     }
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    fn avx2(gate: &[f32], up: &[f32], out: &mut [f32]) {
-        body(gate, up, out);
-    }
-    match isa {
-        // SAFETY: an `Isa` in use was found on this machine; AVX-512 includes AVX2.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 | Isa::Amx => unsafe { avx2(gate, up, out) },
-        _ => body(gate, up, out),
+}
+
+/// `sum += weight * products`
+struct AddScaled<'a> {
+    weight: f32,
+    products: &'a [f32],
+    sum: &'a mut [f32],
+}
+
+impl Kernel for AddScaled<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (weight, sum) = (s.splat(self.weight), self.sum);
+        let products = &self.products[..sum.len()];
+        for at in (0..sum.len()).step_by(S::LANES) {
+            let count = sum.len() - at;
+            // SAFETY: `count` values follow `at` in both.
+            unsafe {
+                let (place, product) = (sum.as_mut_ptr().add(at), s.load_some(products.as_ptr().add(at), count));
+                s.store_some(place, count, s.mul_add(weight, product, s.load_some(place, count)));
+            }
+        }
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) trait Simd: Copy {
     /// [`Simd::LANES`] values.
     type V: Copy;
     const LANES: usize;
+    /// Vectors that the machine holds: 16 or 32.
+    const REGISTERS: usize;
 
     /// Asks for the cache line at any address, which need not be readable.
     fn prefetch<T>(self, at: *const T);

@@ -29,6 +29,7 @@ macro_rules! intrinsics {
 impl Simd for Neon {
     type V = float32x4_t;
     const LANES: usize = 4;
+    const REGISTERS: usize = 32;
 
     intrinsics! {
         add(a, b) = vaddq_f32(a, b);

@@ -17,6 +17,7 @@ fn map2(a: Eight, b: Eight, f: impl Fn(f32, f32) -> f32) -> Eight {
 impl Simd for Portable {
     type V = Eight;
     const LANES: usize = 8;
+    const REGISTERS: usize = 16;
 
     #[inline(always)]
     fn prefetch<T>(self, _at: *const T) {}

@@ -40,6 +40,7 @@ macro_rules! intrinsics {
 impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
+    const REGISTERS: usize = 16;
 
     intrinsics! { __m256:
         add(a, b) = _mm256_add_ps(a, b);
@@ -112,6 +113,7 @@ impl Simd for Avx2 {
 impl Simd for Avx512 {
     type V = __m512;
     const LANES: usize = 16;
+    const REGISTERS: usize = 32;
 
     intrinsics! { __m512:
         add(a, b) = _mm512_add_ps(a, b);

@@ -25,7 +25,7 @@ use anyhow::{Context, bail};
 use lily_model::{Capacity, Footprint, ModelConfig, PAGE_TOKENS, Weights};
 
 use crate::cli::BenchArgs;
-use crate::device::{self, Kind, Opening, Use};
+use crate::device::{self, Opening, Use};
 use crate::session;
 use crate::source::{self, Source};
 use arm::{Arm, Found, arms};
@@ -90,13 +90,13 @@ impl Subject<'_> {
     /// Opens the device of an arm with room for its sequences.
     fn open<U: Use>(&self, arm: &Arm, user: U) -> anyhow::Result<U::Output> {
         let longest = self.lengths.iter().max().map_or(1, |longest| longest + self.args.decode + 1);
-        let capacity = |kind: Kind| Capacity {
+        let capacity = Capacity {
             slots: arm.rows,
             pages: arm.rows * longest.div_ceil(PAGE_TOKENS),
-            rows: session::chunk(&self.args.model, kind).max(arm.rows),
+            rows: self.args.model.chunk.max(arm.rows),
             logit_rows: arm.rows,
         };
-        let opening = Opening { config: self.config, weights: self.weights, capacity: &capacity, gpu: arm.gpu };
+        let opening = Opening { config: self.config, weights: self.weights, capacity, gpu: arm.gpu };
         device::open(&self.args.model, &opening, user)
     }
 

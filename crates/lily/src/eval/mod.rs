@@ -19,7 +19,7 @@ use lily_model::{Batch, Capacity, Checkpoint, Device, Logits, ModelConfig, PAGE_
 use serde_json::{Value, json};
 
 use crate::cli::EvalArgs;
-use crate::device::{self, Any, Kind, Opening, UseAny};
+use crate::device::{self, Any, Opening, UseAny};
 use crate::parse::{input, token_ids};
 use crate::progress;
 use crate::session;
@@ -51,11 +51,10 @@ pub fn eval(args: &EvalArgs) -> anyhow::Result<()> {
 
 /// Opens the device with room for one sequence of `longest` tokens.
 fn open<U: UseAny>(args: &EvalArgs, config: &ModelConfig, weights: &Weights, longest: usize, user: U) -> anyhow::Result<U::Output> {
-    let capacity = |kind: Kind| {
-        let rows = session::chunk(&args.model, kind);
-        Capacity { slots: 1, pages: longest.div_ceil(PAGE_TOKENS), rows, logit_rows: rows.min(LOGIT_BYTES_MAX / (4 * config.vocab)).max(1) }
-    };
-    let opening = Opening { config, weights, capacity: &capacity, gpu: GpuOptions::default() };
+    let rows = args.model.chunk;
+    let logit_rows = rows.min(LOGIT_BYTES_MAX / (4 * config.vocab)).max(1);
+    let capacity = Capacity { slots: 1, pages: longest.div_ceil(PAGE_TOKENS), rows, logit_rows };
+    let opening = Opening { config, weights, capacity, gpu: GpuOptions::default() };
     device::open(&args.model, &opening, Any(user))
 }
 

@@ -12,7 +12,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::panel::{AHEAD_GROUPS, Ahead, Line, PanelScratch};
+use super::panel::{Ahead, Line, PanelScratch};
 use super::tiles::{TILE, TILE_BYTES, TileInput, TileOutput, Tiles};
 use super::{Weights, avx512};
 use crate::quantise::{BLOCK, GROUP, Quantised, grow};
@@ -52,7 +52,7 @@ pub(super) unsafe fn multiply(
             // Past the last row the last is repeated; its products are dropped.
             let rows: [usize; TILE] = std::array::from_fn(|i| (first + i).min(range.end - 1));
             let (next, row) = if first + live < range.end { (weights, first + live) } else { next };
-            let mut ahead = Ahead::new(next, row, live, tile_count * groups.div_ceil(AHEAD_GROUPS));
+            let mut ahead = Ahead::new(next, row, live, tile_count * groups);
             let live = ((1u32 << live) - 1) as u16;
             for start in (0..groups).step_by(DEPTH) {
                 let part = start..groups.min(start + DEPTH);
@@ -69,7 +69,10 @@ pub(super) unsafe fn multiply(
                     let fetch = fetch.then(|| tiles.input(first_tile + tile + 1, groups).from(start, planes).codes);
                     let panel = (panel.codes(), panel.scales.as_ptr(), panel.biases.as_ptr());
                     let sums: *mut __m512 = tile_sums.as_mut_ptr().add(tile * DOT_BYTES / 64).cast();
-                    let before = if start == 0 { [_mm512_setzero_ps(); TILE] } else { std::array::from_fn(|r| *sums.add(r)) };
+                    let mut before = [_mm512_setzero_ps(); TILE];
+                    if start > 0 {
+                        before.iter_mut().enumerate().for_each(|(r, sum)| *sum = *sums.add(r));
+                    }
                     let dots = dots.as_mut_ptr().cast();
                     let after = match planes {
                         1 => block::<1>(panel, part.len(), x, before, fetch, dots, &mut ahead),
@@ -79,7 +82,7 @@ pub(super) unsafe fn multiply(
                         (0..TILE).for_each(|r| *sums.add(r) = after[r]);
                         continue;
                     }
-                    let columns = transpose(after.map(|sum| _mm512_castps_si512(sum)));
+                    let columns = transpose(std::mem::transmute::<[__m512; TILE], [__m512i; TILE]>(after));
                     for (n, products) in (tile * TILE..count.min((tile + 1) * TILE)).zip(columns) {
                         _mm512_mask_storeu_epi32(to.wrapping_add(n * width + first - range.start).cast(), live, products);
                     }
@@ -91,7 +94,7 @@ pub(super) unsafe fn multiply(
 }
 
 /// Groups of weights that are unpacked at once: with a tile of activations they stay in the nearest cache.
-const DEPTH: usize = 16;
+const DEPTH: usize = 8;
 /// From row to row of unpacked weights: not a power of two, so that a tile's rows lie in different cache sets.
 const ROW_BYTES: usize = (DEPTH + 1) * GROUP;
 
@@ -164,9 +167,7 @@ unsafe fn block<const P: usize>(
     unsafe {
         products::<P>(weights, x.codes, dots);
         for g in 0..groups {
-            if g % AHEAD_GROUPS == 0 {
-                ahead.advance(|line| _mm_prefetch::<_MM_HINT_T1>(line.cast()));
-            }
+            ahead.advance(|line| _mm_prefetch::<_MM_HINT_T1>(line.cast()));
             if let Some(tile) = fetch {
                 for line in 0..P * TILE_BYTES / 64 {
                     _mm_prefetch::<_MM_HINT_T1>(tile.wrapping_add(P * TILE_BYTES * g + 64 * line).cast());

@@ -92,7 +92,7 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// `rows` rows from `first` on, spread over `steps` calls of [`Ahead::advance`].
+    /// `rows` rows from `first` on, spread evenly over `steps` calls of [`Ahead::advance`].
     pub fn new(weights: &Weights, first: usize, rows: usize, steps: usize) -> Ahead {
         let place = |start: *const u8, row_bytes: usize| start.wrapping_add(first * row_bytes);
         let (codes, scales) = (weights.row_codes, weights.groups * 2);
@@ -103,8 +103,8 @@ impl Ahead {
         }
     }
 
-    /// Calls `prefetch` for every cache line that this step brings. To be called every [`AHEAD_GROUPS`]
-    /// groups of a tile: a few lines at a time, so that the loads in flight have room for them.
+    /// Calls `prefetch` for every cache line that this step brings: a few at a time, so that the loads in flight have room
+    /// for them.
     #[inline(always)]
     pub fn advance(&mut self, prefetch: impl Fn(*const u8)) {
         for (next, step) in self.next.iter_mut().zip(self.step) {
