@@ -2,9 +2,9 @@
 
     python tools/peers/paired.py --lily BIN --model DIR --llama BIN --gguf FILE [--lengths 512,4096] [--rounds 3]
 
-Every arm is a fresh process. Before it, the other engine's weights leave the page cache and its own are read until they are
-in it: on virtual machines the memory that they get then may be slower than what they had (bench/results/cpu-xeon-amx.md). Decode is measured
-after a prompt of each length. Beside each figure stands the share of the processor that other work took meanwhile; a
+Every arm is a fresh process. Before it, both engines' weights leave the page cache and its own are read until they are in
+it: where they lie in memory decides much, and what stays there for long is split into small pages on some machines
+(bench/results/cpu-xeon-amx.md). Decode is measured after a prompt of each length. Beside each figure stands the share of the processor that other work took meanwhile; a
 round with more than --noise of it is dropped and repeated, at most --rounds times more.
 """
 
@@ -69,8 +69,8 @@ def cached(file: pathlib.Path) -> float:
 
 
 def load(files: list[pathlib.Path], others: list[pathlib.Path]) -> None:
-    """Brings files into the page cache, for which others leave it."""
-    for file in others:
+    """Brings files into the page cache anew, for which others leave it."""
+    for file in files + others:
         with file.open("rb") as opened:
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     for _ in range(4):

@@ -24,11 +24,13 @@ pub enum Isa {
     Neon,
     /// AArch64 with `sdot`.
     NeonDot,
+    /// The same with `smmla`: one instruction multiplies two rows with two. For many rows; a few go as with [`Isa::NeonDot`].
+    NeonI8mm,
 }
 
 impl Isa {
     /// Best first.
-    pub const ALL: [Isa; 6] = [Isa::Amx, Isa::Avx512, Isa::Avx2, Isa::NeonDot, Isa::Neon, Isa::Portable];
+    pub const ALL: [Isa; 7] = [Isa::Amx, Isa::Avx512, Isa::Avx2, Isa::NeonI8mm, Isa::NeonDot, Isa::Neon, Isa::Portable];
 
     /// The best that this machine has.
     pub fn best() -> Isa {
@@ -58,7 +60,7 @@ impl Isa {
             Isa::Amx => Isa::Avx512.is_available() && tiles::available(),
             #[cfg(not(target_os = "linux"))]
             Isa::Amx => false, // elsewhere the system gives tiles to nobody who asks as we do
-            Isa::Neon | Isa::NeonDot => false,
+            Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => false,
         }
     }
 
@@ -69,6 +71,7 @@ impl Isa {
             Isa::Portable => true,
             Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             Isa::NeonDot => std::arch::is_aarch64_feature_detected!("dotprod"),
+            Isa::NeonI8mm => Isa::NeonDot.is_available() && std::arch::is_aarch64_feature_detected!("i8mm"),
             Isa::Avx2 | Isa::Avx512 | Isa::Amx => false,
         }
     }
@@ -88,6 +91,7 @@ impl Isa {
             Isa::Amx => "amx",
             Isa::Neon => "neon",
             Isa::NeonDot => "neon-dot",
+            Isa::NeonI8mm => "neon-i8mm",
         }
     }
 }

@@ -140,7 +140,7 @@ pub(crate) trait Kernel: Sized {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { x86::run_avx2(self) },
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon | Isa::NeonDot => self.run(neon::Neon::new()),
+            Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => self.run(neon::Neon::new()),
             _ => self.run(portable::Portable),
         }
     }

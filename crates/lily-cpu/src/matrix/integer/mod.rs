@@ -18,6 +18,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_mm;
 mod panel;
 mod tiles;
 
@@ -110,6 +112,8 @@ fn panel_loops(isa: Isa) -> &'static PanelLoops {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => &avx512::LOOPS,
         #[cfg(target_arch = "aarch64")]
+        Isa::NeonI8mm => &neon_mm::LOOPS,
+        #[cfg(target_arch = "aarch64")]
         Isa::NeonDot => &neon::DOT_LOOPS,
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => &neon::WIDEN_LOOPS,
@@ -127,7 +131,7 @@ fn gemv(isa: Isa, planes: usize, weights: &Weights, range: Range<usize>, next: (
         Isa::Avx512 | Isa::Amx => unsafe { avx512::gemv(planes, weights, range, next, inputs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::NeonDot => unsafe { neon::gemv::<neon::Dot>(planes, weights, range, next, inputs, out) },
+        Isa::NeonI8mm | Isa::NeonDot => unsafe { neon::gemv::<neon::Dot>(planes, weights, range, next, inputs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => unsafe { neon::gemv::<neon::Widen>(planes, weights, range, next, inputs, out) },

@@ -1,6 +1,6 @@
 //! NEON: codes are at most 15, so that they count as signed bytes too.
 //!
-//! Both kinds of AArch64 share the loops; [`Multiply`] is what differs: `sdot` adds four products to a
+//! AArch64 with `sdot` and without share the loops; [`Multiply`] is what differs: `sdot` adds four products to a
 //! 32-bit lane, older processors widen products to 16 bits, of which a group's eight a lane fit exactly.
 
 // Register tiles are indexed in several arrays at once.
@@ -20,7 +20,7 @@ pub(super) const DOT_LOOPS: PanelLoops = PanelLoops { rows: ROWS, tile_rows: 4, 
 /// Without.
 pub(super) const WIDEN_LOOPS: PanelLoops = PanelLoops { rows: ROWS, tile_rows: 4, repack, tile: tile::<Widen> };
 /// Weight rows of a panel: four vectors.
-const ROWS: usize = 16;
+pub(super) const ROWS: usize = 16;
 
 /// Exact sums of products of signed bytes.
 pub(super) trait Multiply: Copy {
@@ -225,7 +225,7 @@ unsafe fn bf16(at: *const u8) -> f32 {
 }
 
 #[inline(always)]
-fn prefetch(at: *const u8) {
+pub(super) fn prefetch(at: *const u8) {
     // SAFETY: a prefetch may name any address.
     unsafe { asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(readonly, nostack, preserves_flags)) };
 }
@@ -250,6 +250,15 @@ unsafe fn repack(panel: &mut Panel, weights: &Weights, rows: &[usize], groups: R
             }
         }
     }
+    // SAFETY: passed on.
+    unsafe { scales(panel, weights, rows, groups) };
+}
+
+/// Scales and biases of a panel.
+///
+/// # Safety
+/// As [`PanelLoops::repack`].
+pub(super) unsafe fn scales(panel: &mut Panel, weights: &Weights, rows: &[usize], groups: Range<usize>) {
     for group in groups.clone() {
         for (lane, row) in rows.iter().enumerate() {
             let (from, to) = (2 * (row * weights.groups + group), (group - groups.start) * ROWS + lane);
@@ -298,7 +307,6 @@ unsafe fn tile<M: Multiply>(tile: Tile<'_>) {
 unsafe fn tile_of<M: Multiply, const P: usize, const T: usize>(tile: Tile<'_>, inputs: [Input; T]) {
     let Tile { panel, first, groups, sums, ahead, .. } = tile;
     assert!(sums.len() >= (T - 1) * ROWS_MAX + ROWS && panel.scales.len() >= groups * ROWS);
-    let sums = sums.as_mut_ptr();
     for g in 0..groups {
         if g % AHEAD_GROUPS == 0 {
             ahead.advance(prefetch);
@@ -318,16 +326,27 @@ unsafe fn tile_of<M: Multiply, const P: usize, const T: usize>(tile: Tile<'_>, i
                 }
             }
             for (part, dots) in dots.iter().enumerate() {
-                let scales = vld1q_f32(panel.scales.as_ptr().add(g * ROWS + 4 * part));
-                let biases = vld1q_f32(panel.biases.as_ptr().add(g * ROWS + 4 * part));
                 for t in 0..T {
-                    let at = sums.add(t * ROWS_MAX + 4 * part);
-                    let scale = vmulq_n_f32(scales, *inputs[t].scales.add(group));
-                    let sum = vfmaq_f32(vld1q_f32(at), vcvtq_f32_s32(dots[t]), scale);
-                    vst1q_f32(at, vfmaq_n_f32(sum, biases, *inputs[t].sums.add(group)));
+                    add_scaled(&mut sums[t * ROWS_MAX + 4 * part..], dots[t], panel, g * ROWS + 4 * part, &inputs[t], group);
                 }
             }
         }
+    }
+}
+
+/// Adds a group's products of four weight rows, whose scales and biases are at `at` of the panel, with one input.
+///
+/// # Safety
+/// The panel has the rows' scales, the input the group.
+#[inline(always)]
+pub(super) unsafe fn add_scaled(sums: &mut [f32], dot: int32x4_t, panel: &Panel, at: usize, input: &Input, group: usize) {
+    let sums = sums[..4].as_mut_ptr();
+    // SAFETY: by the caller's promise, and four sums.
+    unsafe {
+        let (scales, biases) = (vld1q_f32(panel.scales.as_ptr().add(at)), vld1q_f32(panel.biases.as_ptr().add(at)));
+        let scale = vmulq_n_f32(scales, *input.scales.add(group));
+        let sum = vfmaq_f32(vld1q_f32(sums), vcvtq_f32_s32(dot), scale);
+        vst1q_f32(sums, vfmaq_n_f32(sum, biases, *input.sums.add(group)));
     }
 }
 
